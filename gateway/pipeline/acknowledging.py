@@ -65,7 +65,7 @@ class Won:
 
     number: int
     publisher: str
-    seconds: float  # from its header to its acknowledgement
+    seconds: float
 
 
 class RaceHistory:
@@ -248,7 +248,6 @@ class Acknowledging:
         self._perform(self._arbiter.committed(block.attempt_id, now_ns))
 
     def _note_refusal(self) -> None:
-        """Log when an active node begins or stops refusing publishers."""
         refusal = None if self._arbiter.retired is not None else self.refusal()
         if refusal is not None and not self._refuses:
             log.warning("publishers are refused", extra=fields(reason=refusal))

@@ -88,9 +88,7 @@ class Outbox:
         self.name = name
         self.source = source or source_of(name, name)
         self.closed = False
-        """Nothing more will be queued."""
         self.said_goodbye = False
-        """The publisher has sent EndStream."""
         self.dropped_count = 0
         """Messages since the node ended the stream."""
         self.overflow = asyncio.Event()
@@ -100,7 +98,6 @@ class Outbox:
         self.responses: deque[Response] = deque()
         """The sender takes them out."""
         self.changed = asyncio.Event()
-        """Set when `responses` or `closed` has changed."""
         self._responses_max = responses_max
 
     def put(self, response: Response) -> None:
@@ -321,7 +318,7 @@ class Conductor:
                         asyncio.get_running_loop().call_soon(tell)
         if self._group_commit.queue and not self._group_commit.is_running:
             self._group_commit.begin()
-        if len(waiting) != 1 or type(waiting[0]) is not Append:  # an Append alone makes no room
+        if len(waiting) != 1 or type(waiting[0]) is not Append:
             self._room.set()
         deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is not None and deadline_ns < self._timer_at_ns:
@@ -410,7 +407,6 @@ class Conductor:
         self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task whose error, our bug, goes to `broken`."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._on_done)
         return task
@@ -428,7 +424,6 @@ class Conductor:
     def _stored(
         self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int, flush_count: int
     ) -> None:
-        """Show blocks on disk to readers, and acknowledge them."""
         now_ns = self.now_ns()
         self._metrics.flush_seconds.observe(took_ns / 1e9)
         self._metrics.flushes.inc(flush_count)
@@ -447,7 +442,6 @@ class Conductor:
             )
 
     def _commit_failed(self, attempt: Attempt, reason: str) -> None:
-        """Drop a block that the disk refused, and all after it."""
         self.in_flight.commit_failed()
         self.perform(self.arbiter.commit_failed(attempt.attempt_id, reason, self.now_ns()))
         for tell in self._commit_failed_listeners:
@@ -462,7 +456,6 @@ class Conductor:
             self._arm(self.arbiter.next_deadline_ns())
 
     def _arm(self, deadline_ns: int | None) -> None:
-        """Set the timer for the arbiter's next time limit."""
         if deadline_ns is None or deadline_ns >= self._timer_at_ns or self._listens:
             return  # a timer that still runs finds nothing to do, or this limit too
         if self._timer is not None:

@@ -49,7 +49,6 @@ class Source(NamedTuple):
     """A sender of blocks, as a dispute counts it."""
 
     name: str
-    """For people."""
     key: str
     """Something that one party cannot have twice."""
 
@@ -89,7 +88,6 @@ class Disputed:
     number: int
     """N, the last stored block."""
     own_root: bytes
-    """Its root hash here, 48 bytes."""
     named_root: bytes
     """The `previous_block_root_hash` of others' block N + 1."""
     sources: tuple[str, ...]

@@ -48,18 +48,13 @@ log = logging.getLogger(__name__)
 
 
 class _Group(NamedTuple):
-    """Blocks that are committed together."""
-
     attempts: Sequence[Attempt]
     blocks: Sequence[VerifiedBlock]
     size_bytes: int
-    """Bytes of the items."""
     taken_ns: int
 
 
 class _Failure(NamedTuple):
-    """A block that could not be stored."""
-
     attempt: Attempt
     error: Exception
 
@@ -255,13 +250,13 @@ class GroupCommit:
             return _Failure(begun.attempts[0], error)
         try:
             self._store.finish()
-        except Exception as finish_error:  # as above
+        except Exception as finish_error:
             return _Failure(begun.attempts[0], finish_error)
         self._tell(loop, begun, 2)
         return _Failure(group.attempts[0], error)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
     def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:

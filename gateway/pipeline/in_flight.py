@@ -64,7 +64,6 @@ class Attempt:
     """The arrival of its header."""
     items: list[bytes] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
-    """Field numbers of the items."""
     summary: BlockSummary | None = None
     """Root hash, links and proofs; None until it is verified."""
     block: VerifiedBlock | None = None
@@ -72,7 +71,6 @@ class Attempt:
     unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait for a thread, or behind one that does."""
     hashing: asyncio.Task[None] | None = None
-    """The task that hashes them."""
     proving: asyncio.Task[None] | None = None
     """The task that checks its proofs in a worker process."""
     settles: bytes | None = None
@@ -80,7 +78,6 @@ class Attempt:
     published: LedgerData | None = None
     """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
-    """Verify came while items were unhashed."""
 
 
 class Lack(NamedTuple):
@@ -88,7 +85,6 @@ class Lack(NamedTuple):
 
     number: int
     text: str
-    """Which block, and what is missing."""
 
 
 class BlocksInFlight:

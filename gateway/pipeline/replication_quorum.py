@@ -69,28 +69,20 @@ class QuorumState:
     states: tuple[tuple[str, str], ...]
     """Each watched node and its state in words."""
     refusal: str | None = None
-    """The reason why publishers are refused; None: they are accepted."""
     awaiting: tuple[int, int] | None = None
-    """The first and the last block that wait."""
     awaiting_seconds: float = 0.0
-    """The wait of the first of them so far."""
     other_chains: tuple[str, ...] = ()
-    """Nodes with another chain, in words."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """A watched node."""
-
     address: str
     said: DurableHeight | None = None
     """Its last report; None: it is not connected."""
     reason: str = _NOT_YET
-    """The reason why it is not connected."""
     instance: str = ""
     """The process that reported last."""
     height: int | None = None
-    """Its durable height on our chain."""
     highest: int = -1
     """The highest block ever found there, in any process."""
     other_chain: int | None = None
@@ -327,7 +319,6 @@ def unconfirmed(facts: QuorumState, awaiting: tuple[int, int]) -> str:
 
 
 def _number(number: int | None) -> int:
-    """Return a number to compare with: -1 for none."""
     return -1 if number is None else number
 
 

@@ -71,7 +71,7 @@ class Resend:
 class Behind:
     """The offered block is ahead of this node."""
 
-    last_number: int | None  # None: there is none
+    last_number: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class EndOfStream:
     """The last response on a stream."""
 
     status: EndStatus
-    last_number: int | None  # None: there is none
+    last_number: int | None
     proximate_number: int | None = None
     """The block that the status is about; None is 0 on the wire."""
     reason: str = ""  # for the log: what, got, expected. Not sent
@@ -153,7 +153,7 @@ class Drop:
     attempt_id: AttemptId
     block_number: int
     failure: Failure
-    reason: str  # for the log: what, got, expected
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Stray:
     """A message that belongs to no block was dropped."""
 
     publisher_id: PublisherId
-    reason: str  # for the log: what, got, expected
+    reason: str
     is_first: bool  # of several in a row
 
 

@@ -128,7 +128,7 @@ class _Message:
     number: int = 0
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
-    proven: bool = False  # the items end with a proof
+    proven: bool = False
     failure: Failure = Failure.LEFT  # of a block in progress
     closes_at_ns: int = 0
     """The time to close the stream at the latest; 0: close it when its blocks are settled."""
@@ -136,12 +136,10 @@ class _Message:
 
 @dataclass(slots=True)
 class _BlocksSent:
-    """The blocks that are being sent, counted."""
-
     quiet: set[tuple[str, str]] = field(default_factory=set)
     """Name and address of quiet senders."""
-    at_address: Counter[str] = field(default_factory=Counter)  # blocks of newcomers by address
-    in_all: int = 0  # blocks of newcomers
+    at_address: Counter[str] = field(default_factory=Counter)
+    in_all: int = 0
 
 
 class Arbiter:
@@ -194,20 +192,19 @@ class Arbiter:
         self.now_ns = 0
         """Time of the last event that was not items; backoff is judged by it."""
 
-        self._now_ns = 0  # time of the last event
+        self._now_ns = 0
         self._actions: list[Action] = []
         self._attempt_count = 0
         self._order_count = 0
         self._link_asked = AttemptId(0)
         self._link_from = 0  # all blocks from L + 1 to below this one are COMMITTING
-        self._timed: BlockRecord | None = None  # the block whose winner's time runs
+        self._timed: BlockRecord | None = None
         self._overdue: list[BlockRecord] = []
         self._before_others: PublisherId | None = None  # the stream that went first at the last look
         # Indexes over `blocks`, kept by `_index`, because every event reads them.
         self._sent: dict[int, BlockRecord] = {}
         self._open: dict[int, BlockRecord] = {}
         self._highest_live: int | None = None
-        # Cache of `_find_deadline_ns`.
         self._deadline_ns: int | None = None
         self._deadline_is_known = False
         self._steps: dict[Reaction, Callable[[StreamRecord, _Message], None]] = {
@@ -271,7 +268,7 @@ class Arbiter:
         self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
         message = _Message(now_ns, "", number, items, kinds, proven)
-        if stream.block is not None:  # the stream leaves it for this one
+        if stream.block is not None:
             asked, behind = stream.asked_for, stream.behind_from
             message.reason = f"got the header of block {number}, expected the rest of the block"
             if stream.block.number == number:
@@ -1089,7 +1086,6 @@ class Arbiter:
         self._actions.append(Verify(block.attempt_id))
 
     def _fail(self, block: BlockRecord, failure: Failure, reason: str) -> None:
-        """Drop the attempt, and apply CONSEQUENCES to its winner."""
         consequence = CONSEQUENCES[failure]
         winner = self._winner(block)
         self._actions.append(Drop(block.attempt_id, block.number, failure, reason))
@@ -1176,7 +1172,6 @@ class Arbiter:
         return actions
 
     def _link_next(self) -> None:
-        """Ask for the next link check."""
         number = max(self._link_from, self.next_number)
         while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
             number += 1
@@ -1212,7 +1207,6 @@ class Arbiter:
                 self._send(stream, Resend(number, None if block is None else block.failure))
 
     def _pardon(self) -> None:
-        """Let anybody send block L + 1."""
         number, least = self.next_number, self.least_back(self.next_number)
         for stream in self.streams.values():
             if stream.state not in GONE and self.stands_back(stream, number) <= least:
@@ -1255,7 +1249,6 @@ class Arbiter:
             self._highest_live = max(live, default=None)
 
     def _forget(self, block: BlockRecord) -> None:
-        """End the attempt and free its bytes."""
         self.attempts.pop(block.attempt_id, None)
         self._count_bytes(block, -block.memory_bytes)
         block.size_bytes = block.item_count = 0
@@ -1371,7 +1364,6 @@ class Arbiter:
         )
 
     def _check_progress(self) -> None:
-        """Assert that some publisher will offer block L + 1."""
         block = self.blocks.get(self.next_number)
         ready = [stream for stream in self.streams.values() if stream.state not in GONE]
         if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:

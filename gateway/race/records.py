@@ -36,7 +36,6 @@ class RaceRules:
     idle_timeout_ns: int = 300_000_000_000
     duplicate_skip_window: int = 0
     stray_messages_max: int = 1000
-    """Dropped messages in a row on one stream."""
     blamed_publishers_kept: int = BLAMED_PUBLISHERS_KEPT
     forgiving_blocks: int = FORGIVING_BLOCKS
     """Delivered blocks that take one failure away."""
@@ -49,7 +48,6 @@ class RaceRules:
     """The lowest of the three byte limits: below it, memory is full for nobody."""
 
     def __post_init__(self) -> None:
-        """Compute what is needed for every message."""
         least = min(self.inflight_bytes_max, self.publisher_bytes_max, self.address_bytes_max)
         object.__setattr__(self, "full_bytes_min", least)
 
@@ -73,7 +71,7 @@ class BlockRecord:
     failure: Failure | None = None  # the last one; None: none yet
     blamed: set[str] = field(default_factory=set)
     size_bytes: int = 0  # received so far
-    item_count: int = 0  # received so far
+    item_count: int = 0
     memory_bytes: int = 0  # their bytes, and Python's overhead for each
     order: int = 0
     """The order in which winners began, or were read again."""
@@ -97,7 +95,7 @@ class StreamRecord:
     since_ns: int
     """The time of its connection, its last items (SENDING, PROVEN), or its goodbye (FINISHED)."""
     block: BlockRecord | None = None
-    last_ended: int | None = None  # the last block that it completed
+    last_ended: int | None = None
     address: str = ""
     is_peer: bool = False
     """This node's subscription to another node: a standby accepts it too, and it has no byte limits of its
@@ -111,7 +109,7 @@ class StreamRecord:
     """The block of a ResendBlock to which it has not come back yet. Messages until then were on their way."""
     behind_from: int | None = None
     """The block to which it may come back after a BehindPublisher."""
-    stray_count: int = 0  # in a row, since its last header
+    stray_count: int = 0
     is_paused: bool = False
     """The caller does not read it, because too much is in flight."""
     delayed_from_ns: int | None = None

@@ -44,7 +44,7 @@ REPUTATIONS_KEPT: Final = 1_000
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    failure_count: int = 0  # in a row
+    failure_count: int = 0
     until_ns: int = 0
     """The end of its last backoff; its last failure, where that cost none."""
     delivered_count: int = 0
@@ -59,7 +59,7 @@ class BackedOff:
     """The publisher; "" for an address or all newcomers."""
     address: str  # "" for all newcomers
     failure_count: int
-    left_ns: int  # rest of the backoff
+    left_ns: int
 
     def words(self) -> str:
         """Return who backs off, in words."""

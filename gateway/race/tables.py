@@ -60,8 +60,6 @@ class EndStatus(Enum):
 
 
 class _Key(Enum):
-    """A key of a table."""
-
     __hash__ = object.__hash__  # Enum's own is a slow Python function, and every message looks a key up
 
 
@@ -231,7 +229,6 @@ class BlockState(_Key):
 
 # A tuple: that is faster than a set of a few members.
 LIVE: Final = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
-"""The states in which an attempt is in flight."""
 
 
 class BlockEvent(_Key):
@@ -288,7 +285,7 @@ class Consequence:
     """The code that ends its stream; None: the stream goes on."""
     blamed: bool
     """It may not win the block again while others are connected, and pays (`race.reputation`)."""
-    skips: bool = False  # it hears SkipBlock(N)
+    skips: bool = False
 
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {

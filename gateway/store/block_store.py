@@ -74,9 +74,7 @@ class VerifiedBlock(NamedTuple):
 
     number: int
     items: Sequence[bytes]
-    """Serialized, as received."""
     root_hash: bytes
-    """48 bytes."""
     kinds: Sequence[int] | None = None
     """`kinds_of(items)`; None: the store reads them from the items."""
     layout: LastLayout | None = None
@@ -95,7 +93,6 @@ class BlockStore:
         self.first_number: int | None = None
         """None: the stream is empty."""
         self.chain = Chain()
-        """The chain up to the last committed block."""
         self.doubted_number: int | None = None
         """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
         self.is_doubted = False
@@ -389,7 +386,6 @@ class BlockStore:
     # --- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, go_on: Callable[[], None]) -> None:
-        """Bring the chain up to the last block of the stream."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
             return

@@ -66,9 +66,7 @@ class CutCheck:
     """The contents of a stream file, read without a lock."""
 
     header: StreamHeader
-    """The header of its last commit."""
     holds_blocks: bool
-    """It ends with a block."""
 
 
 def look_at(path: Path) -> CutCheck:
@@ -178,7 +176,7 @@ def write_entries(
         commit_bytes: as there.
     """
     folder = place.with_name(f".{place.name}.part")
-    shutil.rmtree(folder, ignore_errors=True)  # a killed run left it
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir()
         written = folder / "cut.bin"

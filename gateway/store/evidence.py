@@ -49,7 +49,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""The stream file in a data folder."""
 GROUP_BLOCKS_DEFAULT: Final = 64
 """The default of `commit.max_blocks_per_group`."""
 
@@ -58,7 +57,6 @@ class BlocksBehind(NamedTuple):
     """The whole blocks behind the header."""
 
     tail: Tail
-    """Their entries."""
     block_count: int
     first: int | None
     """None: there is none."""
@@ -192,7 +190,6 @@ def _last_block(evidence: Evidence) -> int | None:
 
 
 def _blocks_behind(evidence: Evidence) -> BlocksBehind:
-    """Read the blocks behind the header, as far as opening does."""
     tail = evidence.tail()
     decoder = BlockDecoder()
     limit = evidence.file.committed.total_length + TAIL_LOOKED_AT_BYTES_MAX

@@ -37,7 +37,6 @@ class LastBlock(NamedTuple):
     """The verdict on the last block."""
 
     layout: LastLayout
-    """The layout of its root hash."""
     lack: str | None
     """The reason why its proofs cannot be checked; None: they hold, or need no check."""
 

@@ -203,7 +203,6 @@ class PageBlocks:
                 self._adopt(page)
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
-        """Return the full pages that hold these entries."""
         if first_entry >= entries_end:
             return range(0)
         streamer = self._store.streamer

@@ -75,11 +75,8 @@ class Offer:
     choice: RepairChoice
     totals: Committed
     last_block: int | None
-    """None: the stream has no blocks."""
     cut_entries: int
-    """Whole entries that are cut."""
     cut_bytes: int
-    """Bytes of the file that are cut."""
     why_no_more: str | None = None
     """The reason why no further entries behind the header are counted."""
 
@@ -97,7 +94,6 @@ class Found:
     refusal: str | None
     """The reason why a start refuses the stream; None: it opens it."""
     offers: tuple[Offer, ...]
-    """The choices; empty if nothing is wrong."""
 
     @property
     def is_node(self) -> bool:
@@ -176,7 +172,6 @@ def take(
 
 
 def _find(path: Path, evidence: Evidence) -> Found:
-    """Weigh the evidence as a start does, and collect the offers."""
     standing = look(path.parent if path.name == STREAM_FILE_NAME else path, evidence)
     damage = evidence.file.refusal
     holds_blocks = any(
@@ -227,7 +222,6 @@ def _forward_entries(evidence: Evidence) -> Offer:
 
 
 def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
-    """Count on over the sound blocks."""
     evidence = standing.evidence
     totals, last = evidence.file.committed, standing.last_block
     root_hash = _last_root_hash(evidence)
@@ -275,7 +269,6 @@ def _problem_of(
 
 
 def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
-    """Count the whole blocks, or entries, before the first damage."""
     empty = Committed(HEADER_PAGE_SIZE, 0)
     totals, last = empty, None
     for entry, offset in _entries_from_begin(evidence):
@@ -298,7 +291,6 @@ def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
 
 
 def _begins_with_block(evidence: Evidence) -> bool:
-    """Return whether the stream begins with a whole block."""
     decoder = BlockDecoder()
     try:
         return any(decoder.feed(entry.type, entry.data) for entry, _ in _entries_from_begin(evidence))

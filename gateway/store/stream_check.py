@@ -45,9 +45,7 @@ class BlockCheck:
         self.is_block_stream = True
         """False once the stream begins with something else."""
         self.block_count = 0
-        """Readable blocks."""
         self.last_number: int | None = None
-        """The last of them."""
 
     def entry(self, entry: Entry, offset: int) -> None:
         """Take the next entry."""

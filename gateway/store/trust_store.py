@@ -59,7 +59,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 KEPT_NAME: Final = "ledger-id.bin"
-"""The file in the data folder that keeps the publication."""
 
 # As in `publishers.blocks.block_files`; other programs write leading zeros.
 _BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
@@ -271,7 +270,6 @@ def ledger_to_start_with(
 
 
 def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
-    """Return whether a block 0 publishes these ledger data, or none."""
     try:
         published = publications_in(block_0.items)
     except BlockRefused:  # accepted in mode `hash`
@@ -344,7 +342,6 @@ def _path(written: str, what: str) -> Path:
 
 
 def _content(path: Path, what: str, bytes_max: int = PUBLICATION_FILE_BYTES_MAX) -> bytes:
-    """Return a file's bytes, decompressed."""
     try:
         with open_regular(path) as file:
             head = file.read(4)
