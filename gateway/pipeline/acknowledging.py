@@ -98,11 +98,8 @@ class Acknowledging:
     """Acknowledges the blocks of one node.
 
     Args:
-        arbiter: acknowledges.
-        perform: performs its actions.
-        metrics: of the node.
         now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
-        quorum: knows what other nodes have; None: no block waits for them.
+        quorum: None: no block waits for other nodes.
         released_blocks_max: blocks that are acknowledged in one go.
     """
 

@@ -75,7 +75,6 @@ class Outbox:
     """The responses that wait for one publisher.
 
     Args:
-        publisher_id: of its stream.
         name: of the publisher, for people.
         responses_max: responses that may wait; one more sets `overflow`.
         source: by which its claims about stored blocks are counted; None: its name.
@@ -129,12 +128,7 @@ class Conductor:
     """Runs the publish race of one node.
 
     Args:
-        arbiter: decides.
-        store: keeps the blocks.
-        checks: checks their proofs.
-        metrics: of the node.
         now_ns: monotonic time in nanoseconds.
-        limits: of the pipeline.
         hash_processes: hash large item sets; closed with the conductor.
         standbys: the replication quorum; None: acknowledgements wait for no other node.
     """
@@ -214,10 +208,8 @@ class Conductor:
         """Open a publisher's stream; return its outbox.
 
         Args:
-            name: of the publisher.
-            address: its network address.
             is_peer: the stream is this node's subscription to another node.
-            has_certificate: its name is the subject of a certificate that TLS has checked.
+            has_certificate: TLS has checked a certificate with `name` as its subject.
         """
         self._stream_count += 1
         source = source_of(name, address, is_peer=is_peer, has_certificate=has_certificate)

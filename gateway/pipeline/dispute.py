@@ -57,10 +57,8 @@ def source_of(name: str, address: str, *, is_peer: bool = False, has_certificate
     """Return how a publisher or a peer is counted.
 
     Args:
-        name: as the race knows it.
-        address: its network address.
         is_peer: it is this node's subscription to another node.
-        has_certificate: its name is the subject of a certificate that TLS has checked.
+        has_certificate: TLS has checked a certificate with `name` as its subject.
     """
     if is_peer:
         return Source(name, f"peer {name}")
@@ -121,11 +119,7 @@ class _Claim(NamedTuple):
 
 
 class Dispute:
-    """The claims about the last stored block.
-
-    Args:
-        settle_ns: how long sources must agree.
-    """
+    """The claims about the last stored block, which count after `settle_ns`."""
 
     def __init__(self, settle_ns: int = SETTLE_NS) -> None:
         self._settle_ns = settle_ns
@@ -144,9 +138,7 @@ class Dispute:
         Args:
             number: of the last stored block.
             own_root: its root hash here.
-            source: of block `number` + 1.
-            named_root: its `previous_block_root_hash`.
-            now_ns: monotonic time.
+            named_root: the `previous_block_root_hash` of the source's block.
         """
         if (number, own_root) != (self._number, self._own_root):
             self._number, self._own_root, self._is_signed = number, own_root, None
@@ -170,12 +162,7 @@ class Dispute:
             self._is_signed = is_signed
 
     def state(self, last_number: int | None, now_ns: int) -> Disputed | None:
-        """Return the dispute; None: there is none.
-
-        Args:
-            last_number: the last stored block now.
-            now_ns: monotonic time.
-        """
+        """Return the dispute over the last stored block; None: there is none."""
         if self._number is None or self._number != last_number or self._is_signed is not False:
             return None
         by_root: dict[bytes, list[_Claim]] = {}

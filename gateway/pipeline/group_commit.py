@@ -73,10 +73,7 @@ class GroupCommit:
     """Commits the blocks of one node.
 
     Args:
-        store: keeps the blocks.
-        now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
-        limits: of the pipeline.
         first_stored: awaited when block 0 is on disk, before `stored` is called.
         stored: called with each group on disk, the nanoseconds it took, and its flushes; a shared flush
             counts for the later group. It must `advance` the block store.
@@ -203,11 +200,8 @@ class GroupCommit:
     # --- in the thread -------------------------------------------------------------------------------------
 
     def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
-        """Commit groups until none waits or the event loop has to act.
-
-        Args:
-            loop: hears of each group on disk but the last one.
-        """
+        """Commit groups until none waits or the event loop has to act. `loop` hears of all groups but the
+        last."""
         store = self._store
         begun: _Group | None = None
         while True:

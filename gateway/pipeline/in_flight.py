@@ -94,12 +94,7 @@ class BlocksInFlight:
         arbiter: hears the outcomes.
         perform: performs its actions.
         store: holds the chain that the blocks continue.
-        checks: checks their proofs.
-        hashing: hashes large sets.
-        metrics: of the node.
-        now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
-        dispute: about the last stored block.
     """
 
     def __init__(

@@ -147,9 +147,7 @@ class Arbiter:
 
     Args:
         last_number: L; None for an empty node.
-        first_number: the first stored block. On an empty node, the block to begin with; None: any
-            block may begin the chain.
-        rules: limits and times.
+        first_number: the first stored block, or the block that an empty node begins with; None: any.
     """
 
     def __init__(
@@ -223,11 +221,9 @@ class Arbiter:
     def connected(
         self, publisher_id: PublisherId, name: str, now_ns: int, *, address: str = "", is_peer: bool = False
     ) -> list[Action]:
-        """A publisher opens a stream.
+        """A publisher opens a stream. Streams may share a name, and names an address.
 
         Args:
-            name: of the publisher; several streams may share it.
-            address: its network address; several publishers may share it.
             is_peer: the stream is this node's subscription to another node. A standby accepts it too.
         """
         self._now_ns = now_ns
@@ -328,7 +324,6 @@ class Arbiter:
         Args:
             target: the block named by TOO_FAR_BEHIND, which this node needs from others.
             is_error: the code is ERROR.
-            reason: for the log.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)

@@ -124,10 +124,7 @@ class BlockStore:
         """Open the block store in `data_dir`, or make an empty one there.
 
         Args:
-            data_dir: made if missing.
-            stream_type: an existing stream must have it.
-            system_id: of a new stream.
-            version: of a new stream.
+            stream_type: an existing stream must have it; `system_id` and `version` are for a new one.
             disk: replaces the stream file (tests).
             open_database: replaces plyvel for the bookmarks (tests).
             go_on: called again and again in long work; what it raises ends the opening, without harm.
@@ -346,11 +343,7 @@ class BlockStore:
     def truncate(self, number: int, go_on: Callable[[], None] = lambda: None) -> None:
         """Drop the blocks above `number`, on disk on return. Only without a node.
 
-        A crash leaves the old chain whole, or the new one.
-
-        Args:
-            number: the last remaining block.
-            go_on: called for each root hash that is read.
+        A crash leaves the old chain whole, or the new one. `go_on` is called for each root hash that is read.
 
         Raises:
             Fatal: there is no such block.

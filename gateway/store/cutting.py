@@ -111,12 +111,8 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
 
 
 def check_place(place: Path, entry_count: int) -> None:
-    """Refuse a place that is taken, except by a stream file of so many entries, perhaps from an interrupted
+    """Refuse a place that is taken, except by a file of `entry_count` entries, perhaps from an interrupted
     run.
-
-    Args:
-        place: for the file of cut entries.
-        entry_count: of that file.
 
     Raises:
         Fatal: something else is there.
@@ -143,8 +139,6 @@ def write_cut(
     """Write the entries from `from_number` on to a stream file of their own: steps 1 and 2.
 
     Args:
-        streamer: the open stream.
-        from_number: the first cut entry.
         place: of the file; the same file may be there already.
         go_on: called after each commit; what it raises ends this, and nothing is left.
         commit_bytes: data in one commit.
@@ -166,15 +160,7 @@ def write_entries(
     *,
     commit_bytes: int = COMMIT_BYTES,
 ) -> None:
-    """Write entries to a stream file of their own; arguments and errors as `write_cut`.
-
-    Args:
-        header: has type, system and version of the file.
-        entries: of any numbers.
-        place: as there.
-        go_on: as there.
-        commit_bytes: as there.
-    """
+    """Do as `write_cut` with these entries, of any numbers, and the type, system and version of `header`."""
     folder = place.with_name(f".{place.name}.part")
     shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -102,7 +102,6 @@ def judge_for(
     """Return the judge of a data folder's stream (`datastream.file.opening.Judge`).
 
     Args:
-        data_dir: has the stream file and chain.json.
         group_blocks_max: most blocks of a commit.
         group_bytes_max: most bytes of one.
     """

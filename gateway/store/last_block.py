@@ -42,11 +42,7 @@ class LastBlock(NamedTuple):
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
-    """Read and check the last block; None without one.
-
-    Args:
-        store: the open block store.
-        verifier: with the node's keys and ledger data.
+    """Read and check the last block; None without one. `verifier` has the node's keys and ledger data.
 
     Raises:
         Fatal: the block is not what was committed.

@@ -85,11 +85,7 @@ class _Fault:
 
 
 class PageBlocks:
-    """The blocks of a store's pages, and proofs for pages without a sum.
-
-    Args:
-        store: the block store.
-    """
+    """The blocks of a store's pages, and proofs for pages without a sum."""
 
     def __init__(self, store: BlockPlaces) -> None:
         self._store = store
@@ -264,10 +260,7 @@ def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
 def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple[bytes, BlockSummary]:
     """Return a block's root hash in the known layout, and its summary.
 
-    Args:
-        number: of the block.
-        items: all of them.
-        known: the root hash that the next block or its own end names; None: unknown.
+    `known` is the root hash that the next block or its own end names; None: unknown.
 
     Raises:
         BlockRefused, ItemError, LayoutError: the items are not those of that block.
@@ -288,9 +281,7 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
 class PageBuilder:
     """Builds a page from its blocks, in order.
 
-    Args:
-        page_number: of the page.
-        origin: (offset, number) of the first entry of the first block, which may begin before the page.
+    `origin` is (offset, number) of the first entry of the first block, which may begin before the page.
     """
 
     def __init__(self, page_number: int, origin: Committed) -> None:

@@ -134,9 +134,6 @@ def take(
     """Carry out a choice; return the offer, and the file of cut entries.
 
     Args:
-        path: the stream file.
-        stream_type: of it.
-        choice: one of the offers.
         place: for that file; None: beside the stream file.
         agree: called under the locks before any change; raises to abort.
 
@@ -250,11 +247,7 @@ def _problem_of(
 ) -> str | None:
     """Return why a block behind the header is not counted; None: it is sound.
 
-    Args:
-        block: to be judged.
-        last: number of the block before it; None without one.
-        root_hash: of that block.
-        chain: the state in chain.json.
+    `last` and `root_hash` are of the block before it, `chain` is the state in chain.json.
     """
     if last is not None and block.number != last + 1:
         return f"block {block.number} behind block {last}"

@@ -52,16 +52,7 @@ _PLACE: Final = struct.Struct(">Qd")
 
 
 class Scrubber:
-    """The scrubber of one block store.
-
-    Args:
-        store: the block store.
-        blocks: proves pages without a sum.
-        metrics: of the node.
-        bytes_per_second: the pace.
-        pass_seconds_min: see SCRUB_PASS_SECONDS_MIN (tests).
-        sleep: pauses in seconds (tests).
-    """
+    """The scrubber of one block store, at `bytes_per_second`."""
 
     def __init__(
         self,

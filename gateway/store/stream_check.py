@@ -27,11 +27,7 @@ _PROBE_ENTRIES = 2
 
 
 class BlockCheck:
-    """Checks the blocks of a stream, entry by entry.
-
-    Args:
-        report: called for each fault.
-    """
+    """Checks the blocks of a stream, entry by entry; calls `report` for each fault."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

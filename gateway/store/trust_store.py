@@ -74,7 +74,6 @@ def ledger_of_file(
     """Read and check the publication in a file: a bare one, or that of block 0 in a block file.
 
     Args:
-        path: of the file.
         ledger_id: the required id, 32 bytes; None: any.
         bytes_max: most bytes, decompressed.
 
@@ -162,12 +161,9 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
 
 
 def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
-    """Return the operator's address book; None: none is named or needed.
+    """Return the operator's address book; None: none is named or needed. Mode `hash` needs none.
 
-    Args:
-        keys: of the operator.
-        mode: mode `hash` needs none.
-        needed_count: nodes that must sign a record file; 0: more than a third.
+    `needed_count` is the number of nodes that must sign a record file; 0: more than a third.
 
     Raises:
         LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
@@ -214,9 +210,7 @@ def ledger_to_start_with(
     """Return the ledger data that a node starts with; None: it awaits block 0, or needs none.
 
     Args:
-        keys: of the operator.
         mode: mode `hash` needs no ledger data.
-        store: the open block store.
         given: `given_ledger` of the keys.
         rsa_book: `given_address_book` of the keys.
         first_number: the block that an empty node begins with; None: any.
