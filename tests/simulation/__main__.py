@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(result: Result) -> list[str]:
-    """Return the failure, and how to replay it."""
     changed = _changes(result)
     command = f"python -m tests.simulation --seed {result.seed}" + "".join(f" --set {one}" for one in changed)
     return [
@@ -77,7 +76,6 @@ def describe(result: Result) -> list[str]:
 
 
 def _changes(result: Result) -> list[str]:
-    """Return the options that differ from the seed's."""
     drawn: Options = draw(result.seed)
     return [
         f"{after.partition(' = ')[0]}={after.partition(' = ')[2].replace(' ', '')}"

@@ -33,13 +33,7 @@ _HEADER_FIELD = 1
 
 
 class AnswerChecks:
-    """Checks of one stream.
-
-    Args:
-        world: hears of broken rules.
-        name: of the publisher.
-        first: the first block that the node stores, once that is settled.
-    """
+    """Checks of one stream."""
 
     def __init__(self, world: World, name: str, first: int | None = None) -> None:
         self._world, self._name, self._first = world, name, first
@@ -78,7 +72,6 @@ class AnswerChecks:
     # --- what it hears -------------------------------------------------------------------------------------
 
     def heard(self, event: Event) -> None:
-        """Check an answer."""
         if self._end is not None:
             self._wrong("Nothing follows EndOfStream", f"{self._name} hears {event} after {self._end}")
         match event:

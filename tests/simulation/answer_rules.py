@@ -52,14 +52,7 @@ HEADER_PAGE_SIZE = 4096
 
 
 class DiskChecks:
-    """Checks of one life of the node.
-
-    Args:
-        world: hears of broken rules.
-        options: of the run.
-        storage: the disk.
-        store: what the node shows of it.
-    """
+    """Checks of one life of the node."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         self._world, self._options, self._storage, self._store = world, options, storage, store
@@ -106,14 +99,7 @@ class DiskChecks:
 
 
 class AnswerRules(Picture):
-    """The rules about what publishers hear.
-
-    Args:
-        world: hears of broken rules.
-        options: of the run.
-        storage: the disk.
-        store: of this life of the node.
-    """
+    """The rules about what publishers hear."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(options)
@@ -123,7 +109,6 @@ class AnswerRules(Picture):
         """The highest block offered beyond U."""
         self._answered = False
         self._before = ""
-        """The state of the sender's stream before the event."""
         self._is_alone = False
         """Whether no other stream was open before the event."""
         self._now = Moment("", (), {}, (), None)

@@ -34,12 +34,7 @@ class WatchedHasher(BlockHasher):
 
 
 class ConductorChecks:
-    """Checks of one life of the node.
-
-    Args:
-        world: hears of broken rules.
-        oracle: knows what the arbiter wanted.
-    """
+    """Checks of one life of the node."""
 
     def __init__(self, world: World, oracle: Oracle) -> None:
         self._world, self._oracle = world, oracle
@@ -47,7 +42,6 @@ class ConductorChecks:
         """What other parts of the node heard."""
 
     def listen(self, conductor: Conductor) -> None:
-        """Listen as the other parts of the node do."""
         conductor.on_catch_up_target(self.told.append)
         conductor.on_source_error(lambda: self.told.append("source error"))
 

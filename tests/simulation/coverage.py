@@ -49,7 +49,6 @@ class Coverage:
         self.counts[kind][name] += 1
 
     def missing(self) -> dict[str, list[str]]:
-        """Return the names that were never reached, by kind."""
         return {
             kind: missing
             for kind, names in EXPECTED.items()

@@ -25,8 +25,6 @@ MUTANT_SECONDS_MAX = 1_800
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One way to be wrong."""
-
     name: str
     path: str
     old: str

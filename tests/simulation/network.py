@@ -28,12 +28,8 @@ NOTICE_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """The properties of a connection."""
-
     delay_ns: tuple[int, int]
-    """Least and most time of a message."""
     window: int
-    """Messages on their way in one direction."""
 
 
 class Client(Protocol):
@@ -82,7 +78,6 @@ class Connection:
 
     @property
     def can_send(self) -> bool:
-        """Whether flow control lets another message through."""
         return not self.broken and not self.half_closed and self._up_count < self.options.window
 
     def send(self, message: bytes) -> None:
@@ -90,13 +85,11 @@ class Connection:
         self._up(self._arrive_up, message)
 
     def half_close(self) -> None:
-        """Close the sending side."""
         if not self.half_closed:
             self.half_closed = True
             self._up(self._arrive_up, None)
 
     def cancel(self) -> None:
-        """End the call from the publisher's side."""
         self.break_off("closed from this side")
 
     def read_on(self) -> None:
@@ -105,7 +98,6 @@ class Connection:
         self._consume()
 
     def improve(self, options: LinkOptions) -> None:
-        """Use another line from now on."""
         self.options = options
         if self.context is not None:
             self.context.has_room()
@@ -123,7 +115,6 @@ class Connection:
             self.context.arrive(message)
 
     def taken(self) -> None:
-        """Note that the node has taken a message."""
         self._down_control(self._room)
 
     def _room(self) -> None:
@@ -184,12 +175,7 @@ class Connection:
 
 
 class Elsewhere(Connection):
-    """A stream to another node, which takes no blocks: it answers nothing and ends after a while.
-
-    Args:
-        world: time and chance.
-        client: the publisher's side.
-    """
+    """A stream to another node, which takes no blocks: it answers nothing and ends after a while."""
 
     def __init__(self, world: World, client: Client) -> None:
         super().__init__(world, client, LinkOptions((0, 0), 1 << 30), (None, None, "elsewhere"))
@@ -203,7 +189,6 @@ class Elsewhere(Connection):
         """Take a message, and forget it."""
 
     def half_close(self) -> None:
-        """End the stream."""
         self.half_closed = True
         self.deliver("OK")
 
@@ -247,14 +232,12 @@ class ServerContext:
 
     @property
     def can_write(self) -> bool:
-        """Whether a response can be written at once."""
         is_over = self._lost or self.task is None or self.task.done()
         return not is_over and self._unread_count < self.connection.options.window
 
     # --- what the service asks -----------------------------------------------------------------------------
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """Return the certificate's subject."""
         subject = self.connection.subject
         return {} if subject is None else {"x509_subject": [subject.encode()]}
 
@@ -266,7 +249,6 @@ class ServerContext:
         return self.connection.peer
 
     async def read(self) -> Any:
-        """Wait for the next message; EOF after the last."""
         await asyncio.sleep(0)  # gRPC answers through the event loop even if the message is here
         while not self._inbox and not self._lost:
             self._reader = self._loop.create_future()
@@ -283,7 +265,6 @@ class ServerContext:
         return Poison() if message == POISON else request
 
     async def write(self, response: publish_pb2.PublishStreamResponse) -> None:
-        """Send a response when there is room."""
         while self._unread_count >= self.connection.options.window or self._lost:
             self._writer = self._loop.create_future()
             await self._writer
@@ -311,7 +292,6 @@ class ServerContext:
         self.has_room()
 
     def has_room(self) -> None:
-        """Note that more may be written."""
         _wake(self._writer)
 
     def lose(self) -> None:
@@ -329,7 +309,6 @@ class ServerContext:
             self.task.cancel()
 
     def over(self, task: asyncio.Task[Any]) -> None:
-        """Note that the service is done with the call."""
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, StreamAborted):
                 self.connection.world.break_rule("No error in our own code", f"a stream died of {error!r}")

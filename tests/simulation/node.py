@@ -125,17 +125,7 @@ class SimService(PublishService):
 
 
 class SimNode:
-    """A node from its start to its end.
-
-    Args:
-        world: time and chance.
-        storage: the disk that it finds and leaves.
-        options: its settings.
-        coverage: counts what is reached.
-        malformed: messages that are malformed.
-        peers: other nodes.
-        standbys: other nodes whose disks it waits for.
-    """
+    """A node from its start to its end."""
 
     def __init__(
         self,
@@ -283,7 +273,6 @@ class SimNode:
             self.malformed[id(request)] = request
 
     def step(self) -> None:
-        """Run one callback and check what must hold between any two."""
         self.loop.step()
         self.check()
 
@@ -309,7 +298,6 @@ class SimNode:
             )
 
     def _check_visible(self) -> None:
-        """Check what readers see, which the commit thread changes."""
         length = self.store.streamer.committed.total_length
         if length != self._checked_length:
             self.world.expect(
@@ -327,7 +315,6 @@ class SimNode:
         self.loop.run(lambda: self.conductor.stood_still(after_ns / 1e9))
 
     def kill(self) -> None:
-        """End it without warning."""
         self.oracle.dead = True
         for context in self.contexts:
             context.end()
@@ -340,20 +327,17 @@ class SimNode:
         self.store.streamer.close()
 
     def stop(self) -> None:
-        """Begin a graceful shutdown, which sets `stopped`."""
         if not self.stopping:
             self.stopping = True
             self.loop.run(lambda: self.loop.create_task(self._stop()))
 
     def retire(self, for_ns: int) -> None:
-        """Send publishers elsewhere for a while."""
-
         async def change_role() -> None:
             await self.following.stop()
             await self.conductor.retire("a role change")
             self.world.expect(not self.oracle.blocks, "Retired means that nothing is in flight", "blocks")
             if self._peers and not self.stopping:
-                self.following.follow(self._peers)  # a standby
+                self.following.follow(self._peers)
             await asyncio.sleep(for_ns / 1e9)
             if not self.stopping:
                 await self.following.stop()

@@ -13,21 +13,17 @@ class Options:
     """The options of one run. Times in nanoseconds; probabilities from 0 to 1."""
 
     blocks: int = 10
-    """Length of the chain."""
     publishers: int = 3
     """Publishers that obey the protocol, with the real machine."""
     rogues: int = 1
-    """Publishers that do not."""
     steps: int = 1_500
     """Steps after which faults stop."""
     chaos_ns: int = 20 * SECOND_NS
     """Time after which faults stop."""
     start_ns: int = 0
-    """Time in which the publishers begin."""
     block_time_ns: int = 0
     """Time between the blocks of a publisher's source; 0: it has all."""
     delay_ns: tuple[int, int] = (MILLISECOND_NS, 5 * MILLISECOND_NS)
-    """Of a message on the network."""
     window: int = 16
     """Messages on their way in one direction."""
     lag_ns: int = 2 * MILLISECOND_NS
@@ -39,7 +35,6 @@ class Options:
     inline_items_max: int = 1024
     """0: every set is hashed in a thread, so blocks are verified in any order."""
     proofs_in_process: bool = False
-    """A worker process checks proofs."""
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
     block_timeout_ns: int = 6 * SECOND_NS
@@ -57,19 +52,16 @@ class Options:
     """Messages that the node takes from one publisher; 0: all."""
     group_blocks_max: int = 64
     pages: int = 1
-    """Data pages of the new stream file."""
     crashes: int = 0
     """Ends of the node without warning, with or without a power failure."""
     commit_crashes: int = 0
     """Power failures at some step of the disk."""
     shutdowns: int = 0
-    """Graceful restarts."""
     retirements: int = 0
     """Times that the node sends publishers elsewhere."""
     disk_faults: int = 0
     """Times that the disk refuses."""
     breaks: int = 2
-    """Connections that break."""
     pauses: int = 0
     """Times that the node stands still."""
     busy: float = 0.0
@@ -83,7 +75,6 @@ class Options:
     standby_faults: int = 0
     """Times that one of them is away, stands still, or has another disk."""
     standby_alias: bool = False
-    """One of them has two addresses."""
     elsewhere: bool = False
     """Publishers have a second node, which is not there or refuses them."""
     twins: bool = False
@@ -97,9 +88,7 @@ class Options:
     quiet: bool = False
     """The rogues are still connected, and silent, when the faults stop."""
     window_blocks: int = 128
-    """Blocks that a publisher offers ahead."""
     cache_bytes: int = 1 << 20
-    """What a publisher holds."""
     reset_interval_ns: int = 0
     """Routine resets of publishers; 0: none."""
     answer_timeout_ns: int = 60 * SECOND_NS

@@ -40,14 +40,7 @@ from tests.simulation.world import World
 
 
 class Oracle(AnswerRules):
-    """Checks one life of the node.
-
-    Args:
-        world: hears of broken rules.
-        options: of the run.
-        storage: the disk.
-        store: of this life of the node.
-    """
+    """Checks one life of the node."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(world, options, storage, store)
@@ -59,7 +52,6 @@ class Oracle(AnswerRules):
         self.to_tell: list[object] = []
         """What other parts of the node have to hear."""
         self._backoffs: list[tuple[str, str, int, int]] = []
-        """The backoffs that have to be reported."""
         self._forgets_from = 1 << 64
         """The disk has refused blocks from this one on in this event."""
         self._largest_bytes = 0
@@ -68,7 +60,6 @@ class Oracle(AnswerRules):
         self._by_context: dict[int, Stream] = {}
 
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
-        """Note the arguments of the arbiter."""
         self._rules, self.first, self.last = rules, first, last
         self.prices = Prices(rules.block_timeout_ns, self.options.forgiving_blocks)
 
@@ -79,7 +70,6 @@ class Oracle(AnswerRules):
         self._malformed, self._poisoned = malformed, poisoned
 
     def handled(self, publisher_id: int) -> None:
-        """The service has handled it."""
         stream = self.streams.get(publisher_id)
         if self._malformed and stream is not None:
             self._expect(
@@ -96,7 +86,6 @@ class Oracle(AnswerRules):
         self.retired, self.idle = False, self.shutting_down and self.idle
 
     def reading_paused(self, publisher_id: int) -> None:
-        """The service pauses reading a stream."""
         stream = self.streams[publisher_id]
         stream.is_paused = True
         options, in_all = self.options, self.held_in_all()
@@ -108,7 +97,6 @@ class Oracle(AnswerRules):
         )
 
     def resume_reading(self, publisher_id: int) -> None:
-        """The service reads it again: its time starts anew."""
         stream = self.streams[publisher_id]
         stream.is_paused, stream.since_ns = False, self.world.now_ns
         stream.proof_ns = self.world.now_ns
@@ -116,13 +104,11 @@ class Oracle(AnswerRules):
             self.begin_time(stream.block, self.world.now_ns)
 
     def delayed(self, publisher_id: int) -> None:
-        """The service keeps a message of a stream for a while."""
         stream = self.streams[publisher_id]
         self._expect(stream.state != "ended", "Only who is still heard is delayed", stream.name)
         stream.delayed_from_ns = self.world.now_ns
 
     def goes_on(self, publisher_id: int) -> None:
-        """The kept message follows."""
         stream, now_ns = self.streams[publisher_id], self.world.now_ns
         from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
         assert from_ns is not None
@@ -133,7 +119,6 @@ class Oracle(AnswerRules):
                 block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int) -> None:
-        """The node did not run for so long."""
         now_ns = self.world.now_ns
 
         def took_ns(since_ns: int) -> int:
@@ -152,7 +137,6 @@ class Oracle(AnswerRules):
     def event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
     ) -> None:
-        """Check an event of the arbiter and its actions."""
         self.event_count += 1
         subject = args[0] if args else None
         if self.world.is_tracing:
@@ -514,7 +498,6 @@ class Oracle(AnswerRules):
     # --- after an event ------------------------------------------------------------------------------------
 
     def _after_message(self, stream: Stream, must_refuse: bool) -> None:
-        """Check the effects that the message must have."""
         now = self._now
         name, args, kwargs, actions = now.name, now.args, now.kwargs, now.actions
         sent_back = any(isinstance(one, Drop) and one.failure is Failure.SENT_BACK for one in actions)
@@ -562,7 +545,6 @@ class Oracle(AnswerRules):
             self._expect(its_own <= most, rule, f"{name}: {its_own}, at most {most}")
 
     def stream_of(self, context: object) -> Stream | None:
-        """Return the stream of a call to the service."""
         return self._by_context.get(id(context))
 
 

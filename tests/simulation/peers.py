@@ -26,19 +26,12 @@ _Response = subscribe_pb2.SubscribeStreamResponse
 
 
 def unavailable(details: str) -> aio.AioRpcError:
-    """Make the error of a failed call."""
     nothing = aio.Metadata()
     return aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details)
 
 
 class Peers:
-    """All peers of a run.
-
-    Args:
-        world: time and chance.
-        options: of the run.
-        coverage: counts what is reached.
-    """
+    """All peers of a run."""
 
     def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
@@ -47,7 +40,6 @@ class Peers:
         self._last = {address: world.random.randint(-1, options.blocks - 1) for address in self.addresses}
 
     def open_channel(self, address: str, *_: object) -> PeerChannel:
-        """Replace `gateway.transport.channels.open_channel`."""
         return PeerChannel(self, address)
 
     def last_of(self, address: str) -> int:
@@ -89,8 +81,6 @@ class PeerChannel:
         """Do nothing."""
 
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
-        """Make the status call."""
-
         return lambda request, **_: PeerAnswer(self._status())
 
     async def _status(self) -> node_pb2.ServerStatusResponse:
@@ -101,8 +91,6 @@ class PeerChannel:
         return node_pb2.ServerStatusResponse(last_available_block=to_wire(None if last < 0 else last))
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
-        """Make the subscription."""
-
         def subscribe(request: subscribe_pb2.SubscribeStreamRequest) -> PeerCall:
             last = min(self._peers.last_of(self._address), request.end_block_number)
             return PeerCall(self._peers, request.start_block_number, last, self._fault)
@@ -125,15 +113,12 @@ class PeerAnswer:
 
 
 class PeerCall:
-    """One subscription."""
-
     def __init__(self, peers: Peers, first: int, last: int, fault: str) -> None:
         self._peers = peers
         self._messages = self._send(first, last, fault)
         self._is_reading = False
 
     async def read(self) -> Any:
-        """Return the next message, or EOF."""
         assert not self._is_reading, "one at a time"
         self._is_reading = True
         try:

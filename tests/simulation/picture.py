@@ -23,8 +23,6 @@ HALF_CLOSE_NS = SECOND_NS // 2
 
 @dataclass(slots=True)
 class Block:
-    """A block above L that somebody sends or has sent."""
-
     number: int
     attempt_id: int
     winner: int
@@ -35,24 +33,19 @@ class Block:
     begun_ns: int = 0
     """When its winner began it, or was read again."""
     runs_from_ns: int = 0
-    """Since when everybody waits for it."""
     used_ns: int = 0
     """Time that has run, while nobody waits for it."""
     order: int = 0
-    """The order in which winners began, or were read again."""
     items: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     complete: bool = False
     is_of_peer: bool = False
     """A peer sends it, and has time as long as it sends."""
     falls: bool = False
-    """Its publisher backs off, and it has had its time."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """One publisher's stream."""
-
     publisher_id: int
     name: str
     since_ns: int
@@ -62,14 +55,11 @@ class Stream:
     """fresh, sending, proven, dropping, between, finished, ended."""
     address: str = ""
     is_peer: bool = False
-    """It is this node's subscription to another node."""
     offered_max: int = -1
     """The highest block that it has offered without a BehindPublisher."""
     let_pass: bool = False
-    """It did not bring L + 1 in time."""
     closed: bool = False
     is_paused: bool = False
-    """Too much is in flight."""
     delayed_from_ns: int | None = None
     """Since when the node has kept a message of it."""
     block: Block | None = None
@@ -78,7 +68,6 @@ class Stream:
     sent_back_to: int | None = None
     """The block that it was asked for, while it has offered only later ones since."""
     proof_ns: int = 0
-    """When its last items came."""
     stray_count: int = 0
     """Messages that belong to no block, since its last header."""
     acknowledged: int | None = None
@@ -98,21 +87,15 @@ class Stream:
 
     @property
     def who(self) -> Who:
-        """The name and address that its blocks count for."""
         return self.name, self.address
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may still send blocks."""
         return self.state not in ("finished", "ended")
 
 
 class Picture:
-    """Streams, and blocks above L.
-
-    Args:
-        options: of the run.
-    """
+    """Streams, and blocks above L."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -125,7 +108,6 @@ class Picture:
         self.shutting_down = self.retired = self.idle = False
         self.disk_failed = False
         self.keeps_time = True
-        """Until the grace of a shutdown is over."""
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
         """How late the node may notice a time limit now."""
@@ -146,12 +128,10 @@ class Picture:
         """The lowest attempt that is being sent, and since when."""
 
     def add_time(self, stream: Stream, took_ns: Callable[[int], int]) -> None:
-        """Give a publisher back the time that the node took."""
         stream.since_ns += took_ns(stream.since_ns)
         stream.proof_ns += took_ns(stream.proof_ns)
 
     def run_time(self, now_ns: int) -> None:
-        """Run the time only of the block that everybody waits for."""
         block, before = self.lowest_in_flight(), self._timed
         if block is before:
             return
@@ -163,7 +143,6 @@ class Picture:
         self._timed = block
 
     def begin_time(self, block: Block, now_ns: int) -> None:
-        """Start a block's time anew."""
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = now_ns
         block.used_ns, block.order = 0, self.next_order()
 
@@ -183,7 +162,6 @@ class Picture:
         return self._order_count
 
     def held_in_all(self) -> int:
-        """Count the memory of all blocks."""
         return sum(memory_bytes(block.items) for block in self.blocks.values())
 
     def held_by_name(self, *, but: int = -1) -> Counter[str]:
@@ -200,7 +178,6 @@ class Picture:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the node shuts down, or sends publishers elsewhere."""
         return self.shutting_down or (self.retired and not self.idle)
 
     @property
@@ -290,7 +267,6 @@ class Picture:
         return max(block.timed_from_ns + timeout_ns, winner.proof_ns + idle_ns) if idle_ns else None
 
     def lowest_in_flight(self) -> Block | None:
-        """Return the block being sent that all others wait for."""
         number = self.next_number
         while (block := self.blocks.get(number)) is not None:
             if not block.complete:
@@ -299,12 +275,10 @@ class Picture:
         return None
 
     def is_paused(self, block: Block) -> bool:
-        """Return whether its winner is not being read."""
         winner = self.streams.get(block.winner)
         return winner is not None and winner.is_paused
 
     def is_delayed(self, block: Block) -> bool:
-        """Return whether the node keeps a message of its winner."""
         winner = self.streams.get(block.winner)
         return winner is not None and winner.delayed_from_ns is not None
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 NEWCOMERS = ("", "")
 """All newcomers; `("", address)` is those of an address."""
 Who = tuple[str, str]
-"""Name and address."""
 
 
 @dataclass(slots=True)
@@ -23,12 +22,7 @@ class Record:
 
 
 class Prices:
-    """The records of a run.
-
-    Args:
-        time_ns: that a publisher has for a block.
-        good_blocks: delivered blocks that take one failure away.
-    """
+    """The records of a run."""
 
     def __init__(self, time_ns: int, good_blocks: int) -> None:
         self._time_ns, self._good_blocks = time_ns, good_blocks
@@ -36,11 +30,9 @@ class Prices:
         self._delivered: dict[Who, int] = {}
 
     def has_delivered(self, who: Who) -> bool:
-        """Return whether it is no newcomer."""
         return self._delivered.get(who, 0) > 0
 
     def deliver(self, who: Who) -> None:
-        """Count a delivered block."""
         count = self._delivered[who] = min(1024, self._delivered.get(who, 0) + 1)
         if count % self._good_blocks == 0 and self._records[who].failures:
             self._records[who].failures -= 1
@@ -73,8 +65,6 @@ class Prices:
         return record.failures > 1 and now_ns < record.until_ns + 32 * self._time_ns
 
     def distance(self, who: Who, now_ns: int) -> int:
-        """Return how far somebody stands back."""
-
         def failures(payer: Who) -> int:
             record = self._records[payer]
             return record.failures if now_ns < record.until_ns else 0

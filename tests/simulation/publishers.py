@@ -47,11 +47,6 @@ class HonestPublisher:
     """One publisher over all its lives.
 
     Args:
-        world: time and chance.
-        index: 0-based.
-        options: of the run.
-        connect: opens a stream.
-        coverage: counts what is reached.
         check_safe: called when it takes more blocks as safe: its name, the last one, and the first it began
             with.
         ask_first: gives the node's first block, as `serverStatus` does; None: any.
@@ -81,11 +76,9 @@ class HonestPublisher:
         self.set_items = world.random.choice([1, 2, 3, 6])
         self.life = 0
         self.is_faulty = True
-        """Whether faults are still made."""
         self.machine: PublisherMachine
         self.connection: Connection | None = None
         self.checks = AnswerChecks(world, self.name)
-        """Of the present stream."""
         self.outcome: Finish | None = None
         # A node that may begin anywhere gets different first blocks.
         anywhere = options.first_block == "any" and world.chance(0.5)
@@ -123,7 +116,6 @@ class HonestPublisher:
         self.world.at(late_ns, self._pump, self.life)
 
     def begin_again(self, first_number: int) -> None:
-        """Begin another life, if this one is over."""
         if self.outcome is not None and not self.is_done:
             self.begin(first_number)
 
@@ -133,13 +125,11 @@ class HonestPublisher:
 
     @property
     def is_done(self) -> bool:
-        """Whether every block is known to be safe."""
         return self.outcome is not None and self.outcome.outcome is StreamOutcome.DONE
 
     # --- what happens to it --------------------------------------------------------------------------------
 
     def stall(self, for_ns: int) -> None:
-        """Stand still: neither send nor read."""
         self._busy_until_ns = max(self._busy_until_ns, self.world.now_ns + for_ns)
         if self.connection is not None:
             self.connection.is_reading = False
@@ -147,13 +137,11 @@ class HonestPublisher:
         self.world.at(for_ns, self._pump, self.life)
 
     def stop(self) -> None:
-        """Let its user end it."""
         if self.machine.state not in FINAL_STATES:
             self._hear(Stop())
             self._pump(self.life)
 
     def fail_source(self) -> None:
-        """Break its source."""
         if not self._source_told and self.machine.state not in FINAL_STATES:
             self._source_told = True
             self._hear(SourceFailed("the source broke"))

@@ -52,11 +52,6 @@ class Rogue:
     """One publisher that breaks rules.
 
     Args:
-        world: time and chance.
-        index: 0-based.
-        options: of the run.
-        connect: opens a stream.
-        coverage: counts what is reached.
         next_number: tells L + 1 of the node, and whether it is empty.
         malformed: gets each malformed message.
     """
@@ -106,7 +101,6 @@ class Rogue:
     # --- its life ------------------------------------------------------------------------------------------
 
     def end(self, quiet: bool) -> None:
-        """Be silent or gone, now that the faults are over."""
         self._is_over = True
         if not quiet and self.connection is not None:
             self.connection.break_off("the rogue is gone")
@@ -284,7 +278,6 @@ class Rogue:
         yield from self._sent(true_blocks()[self._number(0)])
 
     def goodbye(self) -> Iterator[bytes | int]:
-        """EndStream."""
         code = self.world.random.choice([*_END_CODE.values(), 77])
         earliest, latest = self._number(-3, 0, 3), self._number(-3, 0, 3, 9)
         if self.world.chance(0.3):  # Java's "none", an impossible number, a block that nobody has

@@ -42,8 +42,6 @@ HEAL_NS_MAX = 1_200 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run."""
-
     seed: int
     options: Options
     steps: int
@@ -69,15 +67,7 @@ def folder() -> Iterator[Path]:
 
 
 def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_lines: int = 120) -> Result:
-    """Run one seed.
-
-    Args:
-        seed: decides everything, with the options.
-        options: of the run.
-        data_dir: a real folder; emptied.
-        coverage: counts what is reached.
-        trace_lines: events to keep.
-    """
+    """Run one seed."""
     for path in sorted(data_dir.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
@@ -93,7 +83,6 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
 
 @contextmanager
 def _gateway_for(simulation: Simulation) -> Iterator[None]:
-    """Put this run's networks and limits into the node's modules."""
     options = simulation.options
     changes: list[tuple[ModuleType, str, object]] = [
         (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
@@ -111,8 +100,6 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
 
 
 class Simulation:
-    """Everything of one run."""
-
     def __init__(self, world: World, options: Options, data_dir: Path, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
         self.storage = Storage(data_dir, options.pages)
@@ -168,7 +155,6 @@ class Simulation:
         self._shut_down()
 
     def _step(self) -> bool:
-        """Take one step; return False when nothing is left to happen."""
         world, node = self.world, self.node
         world.step_count += 1
         if node is not None and self._runs(node):
@@ -250,7 +236,6 @@ class Simulation:
         )
 
     def _check_stored(self) -> None:
-        """Read some blocks back, through the bookmarks."""
         node = self.node
         assert node is not None
         first, last = node.store.first_number, node.store.last_number
@@ -276,7 +261,6 @@ class Simulation:
                 self._raise()
 
     def close(self) -> None:
-        """Release everything."""
         if self.node is not None:
             self.node.kill()
 
@@ -318,7 +302,6 @@ class Simulation:
     # --- the node -------------------------------------------------------------------------------------------
 
     def connect(self, client: object, identity: tuple[str | None, str | None, str]) -> Connection | None:
-        """Open a stream to the node, if it is up."""
         if self.node is None:
             return None
         connection = Connection(self.world, client, self._link, identity)  # type: ignore[arg-type]

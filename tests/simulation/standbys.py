@@ -31,7 +31,6 @@ class _Standby:
     def __init__(self, name: str) -> None:
         self.name = name
         self.life = 0
-        """Counts its processes."""
         self.level = -1
         """Its last block on disk."""
         self.highest = -1
@@ -41,7 +40,6 @@ class _Standby:
         self.changed: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Let every watcher look again."""
         waiting, self.changed = self.changed, []
         for future in waiting:
             if not future.done():
@@ -49,13 +47,7 @@ class _Standby:
 
 
 class Standbys:
-    """All standbys of a run.
-
-    Args:
-        world: time and chance.
-        options: of the run.
-        coverage: counts what is reached.
-    """
+    """All standbys of a run."""
 
     def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
@@ -71,7 +63,6 @@ class Standbys:
         return tuple(self._by_address)
 
     def open_channel(self, address: str, *_: object) -> StandbyChannel:
-        """Replace `gateway.transport.channels.open_channel`."""
         return StandbyChannel(self, self._by_address[address])
 
     def check_held(self, number: int, what: str) -> None:
@@ -103,7 +94,6 @@ class Standbys:
             node.wake()
 
     def fault(self) -> None:
-        """Let something happen to one of them."""
         world, node = self.world, self.world.random.choice(self._nodes)
         fault = world.random.choice(FAULTS)
         self.coverage.count("standby", fault)
@@ -119,13 +109,11 @@ class Standbys:
         world.at(world.between(0, world.random.choice([1, 12]) * SECOND_NS), self.heal_one, node)
 
     def heal_one(self, node: _Standby) -> None:
-        """Bring it back."""
         node.is_up, node.is_still = True, False
         node.wake()
         self._catch_up(node)
 
     def heal(self) -> None:
-        """Bring all of them back."""
         for node in self._nodes:
             self.heal_one(node)
 
@@ -137,7 +125,6 @@ class _WatchCall:
         self._levels = levels
 
     async def read(self) -> object:
-        """Wait for the next."""
         return await anext(self._levels, aio.EOF)
 
     def cancel(self) -> None:
@@ -145,8 +132,6 @@ class _WatchCall:
 
 
 class StandbyChannel:
-    """A connection to one standby, as far as `StandbyWatch` uses it."""
-
     def __init__(self, standbys: Standbys, node: _Standby) -> None:
         self._standbys, self._node, self._life = standbys, node, node.life
 
@@ -157,7 +142,6 @@ class StandbyChannel:
         """Do nothing."""
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., _WatchCall]:
-        """Make the call that watches."""
         return lambda request: _WatchCall(self._watch())
 
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:

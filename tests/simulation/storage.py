@@ -33,7 +33,6 @@ from tests.datastream.fake_disk import MemoryDisk, PowerLost
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
 """What a power failure may do to unflushed writes."""
 PROCESS_ENDS = "process"
-"""The process ends; the machine goes on."""
 
 
 class MemoryDatabase:
@@ -84,7 +83,6 @@ class MemoryDatabase:
             self._unsynced.clear()
 
     def lose_power(self, how: str, rng: random.Random) -> None:
-        """Go back to what was on the disk."""
         count = {"none": 0, "all": len(self._unsynced)}.get(how, rng.randrange(len(self._unsynced) + 1))
         for changes in self._unsynced[:count]:
             _change(self._durable, changes)
@@ -106,8 +104,6 @@ def _change(pairs: dict[bytes, bytes], changes: list[tuple[bytes, bytes | None]]
 
 
 class MemoryBatch:
-    """A batch of `MemoryDatabase`."""
-
     def __init__(self, database: MemoryDatabase, sync: bool) -> None:
         self._database = database
         self._sync = sync
@@ -145,7 +141,6 @@ class Storage:
         self.power_fails_after: int | None = None
         """Steps until the power fails; None: it does not."""
         self.only_process_ends = False
-        """Only the process ends then."""
         self.is_dead = False
         """Its process is gone: nothing that is left of it can write."""
         self.pause: Callable[[], None] = lambda: None

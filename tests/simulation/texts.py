@@ -41,6 +41,5 @@ def text_of(action: Action) -> str:
 
 
 def brief(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the arguments of an event, with items only counted."""
     texts = [f"{len(arg)} items" if isinstance(arg, list | tuple) else str(arg) for arg in args[:3]]
     return " ".join(texts + [name for name, value in kwargs.items() if value is True])

@@ -57,7 +57,6 @@ class Image:
     number_at: dict[int, int]
     """Used length of the file -> the block that ends there; the empty stream has the one before the first."""
     end_of: dict[int, int]
-    """The reverse."""
     entries_of: dict[int, int]
     """Block -> number of entries up to its end."""
 

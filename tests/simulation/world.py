@@ -73,11 +73,9 @@ class Job:
             raise PowerLost
 
     def runs_here(self) -> bool:
-        """Return whether the caller is the job itself."""
         return threading.current_thread() is self._thread
 
     def kill(self) -> None:
-        """End it."""
         self._is_dead = True
         if self._has_started and not self.is_over:
             self.go_on()
@@ -112,12 +110,10 @@ class World:
         self.folder = ""
         """Left out of the trace, because it differs in every process."""
         self.digest = 0
-        """Of the trace: equal runs have equal digests."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
 
     def at(self, delay_ns: int, call: Callable[..., None], *args: Any) -> None:
-        """Schedule `call(*args)` in `delay_ns`."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_ns + max(0, delay_ns), self._sequence, call, args))
 
@@ -135,15 +131,12 @@ class World:
         return bool(self._heap) and self._heap[0][0] <= self.now_ns + most_ns
 
     def between(self, least_ns: int, most_ns: int) -> int:
-        """Draw a length of time."""
         return self.random.randint(least_ns, max(least_ns, most_ns))
 
     def chance(self, probability: float) -> bool:
-        """Throw a coin."""
         return self.random.random() < probability
 
     def note(self, text: str) -> None:
-        """Add a line to the trace."""
         if not self.is_tracing:
             return
         text = text.replace(self.folder, "") if self.folder else text
@@ -157,7 +150,6 @@ class World:
             self.note(f"VIOLATION {rule}: {got}")
 
     def expect(self, is_right: bool, rule: str, got: str) -> None:
-        """Check a rule."""
         if not is_right:
             self.break_rule(rule, got)
 
@@ -187,7 +179,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.tasks: list[asyncio.Task[Any]] = []
         self.dead = False
         self.job_count = 0
-        """Finished jobs."""
         self._jobs: deque[Job] = deque()
         """Of the commit thread; the first one runs."""
         # Its own dice keep the other draws of the seed.
@@ -196,19 +187,15 @@ class SimLoop(asyncio.AbstractEventLoop):
     # --- what asyncio asks ---------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """The fake clock in seconds."""
         return self._world.now_ns / 1e9
 
     def get_debug(self) -> bool:
-        """Never."""
         return False
 
     def is_running(self) -> bool:
-        """Always."""
         return True
 
     def is_closed(self) -> bool:
-        """Never."""
         return False
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -283,7 +270,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         result: Any = None
         try:
             result = func(*args)
-        except Exception as caught:  # the awaiting task gets it
+        except Exception as caught:
             error = caught
         self._world.at(end_ns - self._world.now_ns, self._report, future, result, error)
 
@@ -338,7 +325,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             future.set_result(result)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note an error that nobody awaits: a bug."""
         if not self.dead:
             error = context.get("exception")
             self._world.break_rule(
@@ -356,7 +342,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def step(self) -> None:
-        """Run one callback."""
         handle = self.ready.popleft()
         if not handle.cancelled():
             asyncio._set_running_loop(self)
