@@ -31,8 +31,6 @@ from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes
 
 
 class Hand:
-    """One publisher, moved by hand."""
-
     def __init__(self, stage: Stage, name: str, address: str = "") -> None:
         self.conductor = stage.conductor
         self.outbox = stage.conductor.connect(name, address=address)
@@ -51,7 +49,6 @@ class Hand:
             self.end(block.number)
 
     async def expect(self, *texts: str) -> None:
-        """Assert the next responses."""
         while len(self._heard) < len(texts):
             async with asyncio.timeout(ANSWER_SECONDS):
                 taken = await self.outbox.get()
@@ -98,7 +95,6 @@ class Stage:
         )
 
     def publisher(self, name: str, *, address: str = "") -> Hand:
-        """Open a publisher's stream."""
         return Hand(self, name, address)
 
 
@@ -126,7 +122,6 @@ def on_stage(
 
 
 def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
-    """Return the fields of each log line with this message."""
     return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
 
 
@@ -149,7 +144,6 @@ class Gate:
         self._opened = threading.Event()
         self._arrived = threading.Event()
         self.threads: list[str] = []
-        """Names of the threads that came."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Wait unless this is the main thread, then call the method."""
@@ -160,7 +154,6 @@ class Gate:
         return self._method(*args, **kwargs)
 
     async def reached(self) -> None:
-        """Wait until a thread is at the gate."""
         assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
 
     def open(self) -> None:

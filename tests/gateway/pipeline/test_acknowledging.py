@@ -26,8 +26,6 @@ BLOCKS = make_blocks(12)
 
 
 class Scene(Stage):
-    """A stage with one standby."""
-
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
         self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
         super().__init__(data_dir, rules, standbys=self.standbys, **options)
@@ -37,7 +35,6 @@ class Scene(Stage):
         self.acknowledging = self.conductor.acknowledging
 
     def report(self, number: int) -> None:
-        """The standby reports block `number`."""
         root_hash = self.store.root_hash_at(number)
         assert root_hash is not None
         self.standbys.heard("b:1", DurableHeight("that-process", number, root_hash))
@@ -56,7 +53,6 @@ class Scene(Stage):
         return alice
 
     async def stored(self, number: int) -> None:
-        """Wait until a block is on disk here."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while self.store.last_number is None or self.store.last_number < number:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

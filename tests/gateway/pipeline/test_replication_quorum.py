@@ -391,13 +391,11 @@ def report(
     disks: dict[str, tuple[str, int]],
     last: int,
 ) -> None:
-    """Report what the process at this address has."""
     instance, height = disks.get(addresses[address], (SELF, last))
     quorum.heard(address, at(instance, None if height < 0 else height))
 
 
 def open_stale_anew(quorum: ReplicationQuorum) -> None:
-    """Reopen stale streams as the shell does."""
     for address in quorum.stale():
         quorum.lost(address, "cancelled")
         quorum.opening(address)

@@ -20,7 +20,6 @@ RECEIVED = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
 
 
 def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
-    """Make an arbiter that has these blocks."""
     facts = Arbiter(last, 0, rules)
     for block in blocks:
         put(facts, block)
@@ -46,7 +45,6 @@ def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN)
 
 
 def named(name: str) -> StreamRecord:
-    """Return a stream of this name."""
     return StreamRecord(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
 
 

@@ -8,7 +8,6 @@ from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race
 
 TIME = 6.0
-"""Seconds that a block has."""
 
 
 def race_with_bob(*rogues: str, address: str = "far", rules: RaceRules | None = None) -> Race:

@@ -12,8 +12,6 @@ from tests.gateway.racing import ITEM, PROOF, Race
 
 
 class _Walk:
-    """A race with random events."""
-
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         chance = self.random

@@ -14,7 +14,6 @@ from sluice.gateway.race.reputation import (
 )
 
 TIME = 100
-"""The time of a block."""
 
 
 def records(reputations: Reputations | None = None, **delivered: int) -> Reputations:

@@ -35,7 +35,6 @@ from tests.reference_data import STREAM, needs_stream
 
 
 def verified(block: Block) -> VerifiedBlock:
-    """Return the block as the pipeline hands it over."""
     hasher = BlockHasher()
     hasher.add(block.items)
     return VerifiedBlock(block.number, block.items, hasher.finish().root_hash)
@@ -45,7 +44,6 @@ BLOCKS = [verified(block) for block in make_blocks(8)]
 
 
 def commit(store: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
-    """Commit blocks as one group."""
     store.append(blocks)
     for block in blocks:
         store.advance(block)
@@ -62,7 +60,6 @@ def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
 
 
 def disk_at(data_dir: Path) -> FailingDisk:
-    """Make a disk for the stream file of a data folder."""
     data_dir.mkdir(exist_ok=True)
     path = data_dir / "datastream.bin"
     path.touch()
@@ -310,7 +307,6 @@ def a_folder(path: Path) -> None:
 
 
 def snapshot_of(path: Path, blocks: Sequence[VerifiedBlock]) -> None:
-    """Put the snapshot of another block store in its place."""
     filled(path.parent / "other", blocks)
     path.write_bytes((path.parent / "other" / "chain.json").read_bytes())
 
@@ -385,7 +381,7 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     monkeypatch.setattr(BlockStore, "_roll_forward", spy)
     assert reopened(tmp_path)[1] == 7
     assert reopened(tmp_path)[1] == 7
-    assert rolled == [6]  # the second start had nothing to read
+    assert rolled == [6]
 
 
 @pytest.mark.parametrize("has_index", [True, False])

@@ -18,7 +18,6 @@ from tests.nodes import stream_bytes
 
 
 def snapshot_of(data_dir: Path) -> int:
-    """Return the last block in chain.json."""
     number = json.loads((data_dir / "chain.json").read_text())["chain"]["last_number"]
     assert isinstance(number, int)
     return number

@@ -19,7 +19,6 @@ from tests.gateway.store.test_block_store import commit as commit_blocks
 
 
 def plain(path: Path, count: int = 5, **options: int) -> DataStreamer:
-    """Open a stream of sample operations."""
     streamer = DataStreamer.open(path, initial_pages=1, growth_pages=1, **options)  # type: ignore[arg-type]
     for number in range(count):
         commit(streamer, *operation(number))

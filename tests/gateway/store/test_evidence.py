@@ -23,7 +23,6 @@ MANY = [verified(block) for block in make_blocks(2 * GROUP_BLOCKS_DEFAULT + 10)]
 
 
 def header_of(data_dir: Path) -> bytes:
-    """Return the stream's header entry."""
     return stream_bytes(data_dir)[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE]
 
 

@@ -46,7 +46,6 @@ def look(
     book: RsaBook | None = None,
     root_layout: RootLayout = "auto",
 ) -> LastBlock | None:
-    """Check the last of these blocks."""
     store = stored(data_dir, blocks)
     try:
         proofs = ProofVerifier(keys, mode, ledger_data, book)
@@ -56,7 +55,6 @@ def look(
 
 
 def change_end(data_dir: Path, changed: bytes) -> None:
-    """Replace the root hash in the end of the last block."""
     store = BlockStore.open(data_dir)
     streamer = store.streamer
     number = streamer.committed.total_entries - 1
@@ -161,7 +159,6 @@ def real_other_root(block: Block) -> bytes:
 
 
 def flip_root(data_dir: Path, number: int) -> None:
-    """Flip a bit of a block's stored root hash."""
     store = BlockStore.open(data_dir)
     root_hash = store.root_hash_at(number)
     store.streamer.close()  # without a snapshot

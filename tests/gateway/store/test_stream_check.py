@@ -18,7 +18,7 @@ from tests.nodes import make_blocks
 Entries = list[tuple[int, bytes]]
 
 
-def laid_out(first: int = 0) -> list[Entries]:
+def serialized(first: int = 0) -> list[Entries]:
     """Return the entries of each of five blocks."""
     found = []
     for block in make_blocks(first + 5)[first:]:
@@ -28,7 +28,7 @@ def laid_out(first: int = 0) -> list[Entries]:
     return found
 
 
-BLOCKS = laid_out()
+BLOCKS = serialized()
 
 
 def check(
@@ -50,7 +50,7 @@ def check(
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_sound_chain(first: int) -> None:
-    checker, reports = check(laid_out(first))
+    checker, reports = check(serialized(first))
     assert reports == []
     assert checker.is_block_stream
     assert (checker.block_count, checker.last_number) == (5, first + 4)

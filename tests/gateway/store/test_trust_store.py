@@ -42,7 +42,6 @@ NO_KEYS = TrustedKeys()
 
 
 def stored(data_dir: Path, blocks: Sequence[Block]) -> BlockStore:
-    """Make a block store of unverified blocks."""
     store = BlockStore.open(data_dir)
     verified = [
         VerifiedBlock(block.number, block.items, summary_of(list(block.items)).root_hash) for block in blocks
