@@ -1,8 +1,8 @@
 """The dispute over the last stored block N: others' block N + 1 names another root hash for it than ours.
 
 Pure. A record-file proof does not sign the root hash of its block, and mode `hash` checks no proof. So the
-node may store a block with a root that nobody else has, and then no honest block N + 1 ever links to it. A
-liar with a false link looks the same. This rule tells the two apart:
+node may store a root that nobody else has, and then no honest block N + 1 ever links to it. A liar with a
+false link looks the same. This rule tells the two apart:
 
     root of N here   who names one other root for it, and no N + 1 was stored   then
     signed           anybody                                                    a liar; nothing is said
@@ -14,12 +14,12 @@ One liar makes no dead end, because a source is counted by what one party cannot
 
     a peer                           the address that the operator has set
     a publisher with a certificate   its subject
-    any other publisher              its network, whatever it calls itself: the IPv4 address, or the 64 bits
-                                     of an IPv6 address that one subscriber gets
+    any other publisher              its network, whatever its name: the IPv4 address, or the 64 bits of an
+                                     IPv6 address that one subscriber gets
 
 Only the last claim of a source counts. Two liars make a dead end only until an honest block N + 1 is stored,
-and nobody is refused for a dispute. A liar may also have deceived a peer before. So the rule never says who
-is right, only that somebody has to compare.
+and nobody is refused for a dispute. A liar may have deceived a peer before, so the rule never says who is
+right, only that somebody has to compare.
 
 Source: docs/verification.md, "What each proof proves".
 """

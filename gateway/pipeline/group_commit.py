@@ -11,13 +11,13 @@ the entries of the next.
 A group has its own flushes in two cases:
 
 - It would delay the group before it. It is large; or it is block 0, whose ledger data are kept; or its first
-  block settles the root hash of the block before it, which is written first (`BlockStore.settle`).
-- The group before it has several blocks. Then blocks come faster than they can be written one by one, and
-  more of them gather during the flush.
+  block settles the root hash of the block before it (`BlockStore.settle`).
+- The group before it has several blocks: blocks come faster than they can be written one by one, and more of
+  them gather during the flush.
 
 When the disk refuses a group, nobody sees its blocks, and the blocks that link to them are dropped. Then
-`BlockStore.probe` tries the disk until it takes writes again. It never trusts a failed flush: it writes what
-that left in doubt past the page cache and reads it back.
+`BlockStore.probe` tries the disk. It never trusts a failed flush: it rewrites what that left in doubt past
+the page cache and reads it back.
 
 Invariants
   - One group at a time is begun, in the order of the queue.

@@ -10,12 +10,11 @@ the return value of a method or through `perform`.
                 wrong link may be our own fault                                          ──► linked, refused
     Drop        the attempt and all work for it end
 
-A block that this node cannot check is dropped without blame for its sender. `lack_of` says what the node
-lacks, until a block of that number is stored.
+A block that this node cannot check is dropped without blame for its sender; `lack_of` says what the node
+lacks.
 
 Invariants
-  - The items of an attempt are hashed in the order in which they came. All sets wait behind one that waits
-    for a thread.
+  - The items of an attempt are hashed in order: all sets wait behind one that waits for a thread.
   - The arbiter hears nothing of a dropped attempt.
   - Links are checked against a chain that is ahead of the stored one by the blocks that are being committed.
     When a commit fails, it falls back to the stored chain.

@@ -1,7 +1,7 @@
 """The replication quorum: which blocks are on disk at enough other nodes.
 
-Pure. `cluster.standby_watch` watches the configured nodes and passes on their reports;
-`gateway.pipeline.acknowledging` acknowledges a block when its number is `confirmed`.
+Pure. `cluster.standby_watch` passes on the reports of the configured nodes; `gateway.pipeline.acknowledging`
+acknowledges a block when its number is `confirmed`.
 
     its report                              counts as
     our block N, with our root hash         having every block up to N
@@ -13,9 +13,9 @@ Pure. `cluster.standby_watch` watches the configured nodes and passes on their r
 
 Invariants
   - A report counts only while its node is connected, because the node may lose blocks meanwhile.
-  - When a process appears in the place of another one, either the other is gone and the new one may have its
-    disk, or the address leads elsewhere now and both run. So older streams that may lead to the other one are
-    `stale`: only what comes over a later stream counts. Two processes that run at a time have two disks.
+  - A process that appears in the place of another one may have its disk, or the address leads elsewhere now
+    and both run. So older streams that may lead to the other one are `stale`: only what comes over a later
+    stream counts. Two processes that run at a time have two disks.
   - A node with our block N has every block before it: each names the root of the one before, and both nodes
     have checked that.
   - `confirmed` never exceeds this node's last block. It may fall.

@@ -12,16 +12,14 @@ block. L is the last committed block, U the next block that nobody streams yet.
 
 Two state machines run; `gateway.race.tables` has a table for each:
 
-  - The stream (STREAM_TABLE), one machine per connected publisher. Its state decides what a message means,
-    for example whether items belong to a block or have no header before them. A cell lists reactions; each
-    reaction is a method of `Arbiter`.
-  - The block (BLOCK_TABLE), one machine per block above L that somebody has begun. The node verifies
-    complete blocks in any order, and links and commits them in order of number. Every failure leads back to
-    OPEN, where anybody may win the block again. A missing cell is the caller's bug and raises `RaceError`.
+  - The stream (STREAM_TABLE), one machine per connected publisher. Its state decides what a message means. A
+    cell lists reactions; each reaction is a method of `Arbiter`.
+  - The block (BLOCK_TABLE), one machine per block above L that somebody has begun. The node verifies complete
+    blocks in any order, and links and commits them in order of number. Every failure leads back to OPEN,
+    where anybody may win the block again. A missing cell is the caller's bug and raises `RaceError`.
 
-An accepted offer joins a stream to a block. The end of the block parts them: the stream goes on while the
-node checks the block. A failure parts them too: when the block fails, its stream drops items until its next
-header; when the stream ends, its block fails.
+An accepted offer joins a stream to a block. The end of the block parts them, and so does a failure: when the
+block fails, its stream drops items until its next header; when the stream ends, its block fails.
 
 Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, CONSEQUENCES what
 a failure means for the winner.
@@ -34,12 +32,12 @@ Four things are not tables:
     number. A publisher may send a block if no other connected one has a lower number, so somebody always may.
   - Time limits (`block_deadline` and its siblings) follow from the records. Timers that transitions start and
     stop would be a second copy of the state. The caller calls `tick` at `next_deadline_ns`.
-  - The consequences of an event for the whole race (`_settle`) are checked once after each event instead of
-    in each cell: the next link check, a stalled winner, a request for L + 1, streams that are done.
+  - The consequences of an event for the whole race (`_settle`) are checked once after each event: the next
+    link check, a stalled winner, a request for L + 1, streams that are done.
 
 Two paths are hot: the winner's items, and skipped headers. `_react` returns early on both.
 
-Invariants, asserted by `check()`, which the tests and the simulator call after every event
+Invariants, asserted by `check()` after every event of a test or simulation
   - One attempt at a time for each block, and one block at a time for each publisher.
   - Blocks go to disk in order of number without gaps.
   - While a publisher is connected, block L + 1 is live, or some publisher may send it and will.

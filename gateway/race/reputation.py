@@ -1,13 +1,13 @@
 """The reputation of publishers: what they have delivered and failed, and how long they back off.
 
-Pure; the caller passes the time. `gateway.race.arbiter` asks before a publisher wins a block.
+Pure. `gateway.race.arbiter` asks before a publisher wins a block.
 
     a publisher            pays for a failed block with
     has delivered blocks   its own record, by name and address
     is a newcomer          the record of its address, and the one of all newcomers
 
-A newcomer has delivered no block yet, or has lost its credit: each failure halves it. Anybody can invent or
-steal a claimed name. So newcomers share a record, and a name counts together with its address.
+A newcomer has delivered no block, or has lost its credit: each failure halves it. Anybody can invent or steal
+a claimed name, so newcomers share a record, and a name counts together with its address.
 
     failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
     1                   none: lines break

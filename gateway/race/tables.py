@@ -8,7 +8,7 @@ Pure values; `gateway.race.arbiter` says how they work together. The names:
 Four tables:
 
     Standing -> Answer          what a publisher hears when it offers the header of block N
-    StreamState x StreamEvent   what happens to items, ends and headers on one publisher's stream
+    StreamState x StreamEvent   what happens to a message on one publisher's stream
     BlockState x BlockEvent     the life of one attempt at a block
     Failure -> Consequence      what its winner hears, and whether it may win the block again
 

@@ -9,8 +9,7 @@ earlier version, or under a new index) is proven once, before its first read or 
 Then the page gets its checksum. Proofs are outside the root hash, so this misses a flipped bit in one. The
 blocks that a start finds on the last, partial page are proven once in the same way.
 
-`PageBuilder` serializes blocks as the block store does: the same blocks make the same bytes, so a peer's
-blocks rebuild a page.
+The same blocks serialize to the same bytes, so `PageBuilder` rebuilds a page from a peer's blocks.
 
 Source: datastream/README.md, "Invariants"; docs/spec/block-hash.md.
 """

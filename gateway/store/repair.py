@@ -6,10 +6,10 @@
     HEADER    what it counts                                             the whole entries behind it
     SOUND     the whole blocks, or entries, before the first damage      the bytes from there on, as they are
 
-Each choice makes the index anew, and puts aside a `chain.json` that knows a later block than the last
-remaining one. The stream is opened as for a start, under all its locks, and its judge makes the choice
-(`datastream.file.opening.Judge`): the header is written and flushed before anything behind it is touched.
-Killed at any moment, the same command finishes.
+Each choice makes the index anew, and puts aside a `chain.json` that is ahead. The stream is opened as for a
+start, under all its locks, and its judge makes the choice (`datastream.file.opening.Judge`): the header is
+written and flushed before anything behind it is touched. After a kill at any moment the same command
+finishes.
 
 A block behind the header is sound if its items have the root hash in its end, it links to the block before
 it, and chain.json knows no other root hash of it.

@@ -33,7 +33,7 @@ def test_a_committed_block_is_answered_with_duplicate_and_the_stream_ends(number
 
 
 def test_a_skipped_block_from_before_the_stream_is_acknowledged_late() -> None:
-    """The chain may have ended, so no later acknowledgement would tell this publisher that the block is safe."""
+    """The chain may have ended: no later acknowledgement says that the block is safe."""
     race = Race(8, "Alice", "Bob", rules=RaceRules(duplicate_skip_window=5))
     race.block("Alice", 9)
     race.connect("Carol")

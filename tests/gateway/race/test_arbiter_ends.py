@@ -188,7 +188,7 @@ def test_a_shutdown_whose_time_is_over_ends_all_streams_though_a_block_is_not_ac
 
 @pytest.mark.parametrize("failure", [Failure.DISPUTED, Failure.UNCHECKED])
 def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block(failure: Failure) -> None:
-    """DISPUTED: the node's own block may be wrong, or the publisher may lie. UNCHECKED: the node cannot tell."""
+    """DISPUTED: the node's own block may be wrong, too. UNCHECKED: the node cannot tell."""
     race = race_of_three(hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)

@@ -316,7 +316,7 @@ def test_who_failed_a_block_is_pardoned_no_earlier_for_the_node_having_stood_sti
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) -> None:
-    """It begins with the failure or with the commit of the block before, whichever is later; then the pause."""
+    """Its time begins with the failure or the commit of the block before, whichever is later."""
     race = Race(8 if is_first else 7, "Alice", "Bob")
     if is_first:
         race.wait(5)

@@ -196,7 +196,7 @@ def test_who_starts_its_block_over_is_stalled_all_the_same() -> None:
 
 
 def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner() -> None:
-    """Alice failed block 9 and won it again since nobody else was there; Bob comes, and she starts it over."""
+    """Alone, Alice failed block 9 and won it again; Bob comes, and she starts it over."""
     race = Race(8, "Alice")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks 9 off

@@ -182,7 +182,7 @@ def test_a_first_commit_that_fails_leaves_the_ledger_empty(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_block_that_cannot_be_laid_out_drops_its_group(tmp_path: Path) -> None:
+def test_a_block_that_cannot_be_serialized_drops_its_group(tmp_path: Path) -> None:
     store = BlockStore.open(tmp_path / "tried")
     with pytest.raises(ItemError):
         store.append([BLOCKS[0], VerifiedBlock(1, [b"\xff"], bytes(48))])

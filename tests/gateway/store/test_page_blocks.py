@@ -122,12 +122,12 @@ def test_the_blocks_of_the_last_page_are_looked_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     store(folder, SMALL)
     with opened(folder) as (block_store, page_blocks):
-        last = block_store.streamer.sums.full_count
+        streamer = block_store.streamer
+        last = streamer.sums.full_count
         number = next(
             number
             for number in range(39, 0, -1)
-            if block_store.streamer.page_of_entry(block_store.streamer.get_bookmark(bookmark_of(number)))
-            < last
+            if streamer.page_of_entry(streamer.get_bookmark(bookmark_of(number))) < last
         )
         # The first that lies wholly on it and has a long item.
         number = next(n for n in range(number + 1, 39) if max(map(len, SMALL[n].items)) > 50_000)
