@@ -310,7 +310,7 @@ class Conductor:
                         asyncio.get_running_loop().call_soon(tell)
         if self._group_commit.queue and not self._group_commit.is_running:
             self._group_commit.begin()
-        if len(waiting) != 1 or type(waiting[0]) is not Append:
+        if len(waiting) != 1 or type(waiting[0]) is not Append:  # an Append alone makes no room
             self._room.set()
         deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is not None and deadline_ns < self._timer_at_ns:

@@ -234,11 +234,11 @@ class BlockStore:
 
     def advance(self, block: VerifiedBlock) -> None:
         """Add a committed block to the chain, in order of number."""
+        self._note_last(block.number)
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
             self.first_number = block.number
         self.chain.advance(block.number, block.root_hash, block.layout)
-        self._note_last(block.number)
         for callback in self._callbacks:
             callback()
 
