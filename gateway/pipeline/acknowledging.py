@@ -4,7 +4,8 @@ A shell beside `pipeline.conductor`. It reports `committed` to the arbiter, whic
 `pipeline.replication_quorum` knows what other nodes have; without one (`commit.min_standbys` 0) no block
 waits.
 
-    block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements ▲
+    block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements
+                                          ▲
     quorum.confirmed ──► release ─────────┘
 
 Readers and standbys see a block at once; the arbiter and the publishers when it is confirmed. A standby waits

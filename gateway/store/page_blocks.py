@@ -3,8 +3,8 @@
 A page with a checksum has the bytes of its commit, whose blocks were verified. A page without one (from an
 earlier version, or under a new index) is proven once, before its first read or by the scrubber:
 
-    each block has the root hash in its end, in one of its layouts, its footer names the root hash of the
-    block before it, and only zeros follow the page's last entry
+    each block has the root hash in its end, in one of its layouts,
+    its footer names the root hash of the block before it, and only zeros follow the page's last entry
 
 Then the page gets its checksum. Proofs are outside the root hash, so this misses a flipped bit in one. The
 blocks that a start finds on the last, partial page are proven once in the same way.

@@ -3,10 +3,11 @@
 They know only which headers were sent, and what came back. So they see what is lost, doubled, reordered or
 misdirected on the way from the arbiter, and whether the publisher goes where it was sent.
 
-    a header has at most one answer, and answers come in the order of the headers acknowledgements rise by one
-    ResendBlock(N) is for one that has offered N or more, and is said once nothing follows EndOfStream, which
-    is not a reproach to one that does right after ResendBlock(N) or BehindPublisher(N - 1) the next header is
-    N, or one below it
+    a header has at most one answer, and answers come in the order of the headers
+    acknowledgements rise by one
+    ResendBlock(N) is for a publisher that has offered N or more, and comes once
+    nothing follows EndOfStream, which does not reproach an honest publisher
+    after ResendBlock(N) or BehindPublisher(N - 1) the next header is N, or one below it
 
 Source: the rules 1, 5 and 6 of the publish protocol (docs/protocol.md).
 """
