@@ -250,5 +250,5 @@ class Acknowledging:
         if refusal is not None and not self._refuses:
             log.warning("publishers are refused", extra=fields(reason=refusal))
         elif refusal is None and self._refuses:
-            log.info("publishers are heard", extra=fields(last_block=self._arbiter.last_number))
+            log.info("publishers are accepted", extra=fields(last_block=self._arbiter.last_number))
         self._refuses = refusal is not None

@@ -118,7 +118,9 @@ def check_place(place: Path, entry_count: int) -> None:
         Fatal: something else is there.
     """
     if not place.parent.is_dir():
-        raise Fatal(str(place.parent), got="no such folder", expected="the folder of the file of what is cut")
+        raise Fatal(
+            str(place.parent), got="no such folder", expected="an existing folder for the cut entries"
+        )
     if os.path.lexists(place):
         try:
             if look_at(place).header.total_entries == entry_count:
@@ -222,5 +224,5 @@ def taken(place: Path) -> Fatal:
     return Fatal(
         str(place),
         got="a file or folder of that name",
-        expected="none: what is cut overwrites nothing (--cut-to)",
+        expected="a new file: --cut-to overwrites nothing",
     )

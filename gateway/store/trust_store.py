@@ -155,7 +155,7 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
         log.error("ledger data could not be kept", extra=fields(file=str(path), got=str(error)))
         return
     log.warning(
-        "ledger data of block 0 believed and kept",
+        "ledger data of block 0 are trusted and kept",
         extra=fields(ledger_id=ledger.ledger_id.hex(), nodes=len(ledger.nodes), file=str(path)),
     )
 
@@ -257,7 +257,7 @@ def ledger_to_start_with(
         if verdict is None or verdict.published != chosen:
             raise LedgerKeyError(
                 str(store.data_dir / KEPT_NAME),
-                got="a WRAPS key for which block 0 does not vouch",
+                got="a WRAPS key that block 0 does not vouch for",
                 expected="a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust",
             )
     return chosen

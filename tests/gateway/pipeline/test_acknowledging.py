@@ -348,7 +348,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         assert len(logged(caplog, "publishers are refused")) == 1  # not with each report
         scene.report(1)
         assert scene.acknowledging.refusal() is None
-        assert logged(caplog, "publishers are heard") == [{"last_block": 1}]
+        assert logged(caplog, "publishers are accepted") == [{"last_block": 1}]
         told = [record.levelno for record in caplog.records if record.getMessage() == "standby"]
         assert told == [logging.INFO, logging.WARNING, logging.WARNING]
         assert [entry["what"] for entry in logged(caplog, "standby")] == [

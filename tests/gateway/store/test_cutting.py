@@ -61,9 +61,9 @@ def test_the_same_again_is_taken_and_anything_else_refused(tmp_path: Path) -> No
         check_place(place, 13)
         write_cut(streamer, 12, place)
         assert place.read_bytes() == before
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             check_place(place, 12)
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             write_cut(streamer, 13, place)
         with pytest.raises(Fatal, match=r"s\.bin: got a file or folder of that name"):
             check_place(tmp_path / "s.bin", 13)
@@ -88,7 +88,7 @@ def test_nothing_is_left_of_one_that_failed_and_what_a_kill_left_is_in_nobodys_w
     (left / "cut.bin").write_bytes(b"half")
     with plain(tmp_path / "s.bin") as streamer:
         (tmp_path / "cut.bin").mkdir()
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             write_cut(streamer, 12, tmp_path / "cut.bin")
         assert not left.exists()
         (tmp_path / "cut.bin").rmdir()

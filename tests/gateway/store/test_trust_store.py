@@ -442,7 +442,7 @@ def test_an_id_that_is_pinned_later_asks_who_vouches_for_the_wraps_key(tmp_path:
     with pytest.raises(LedgerKeyError) as caught:
         start(forged, pinned)
     assert str(caught.value) == (
-        f"{forged / KEPT_NAME}: got a WRAPS key for which block 0 does not vouch, "
+        f"{forged / KEPT_NAME}: got a WRAPS key that block 0 does not vouch for, "
         "expected a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust"
     )
     assert start(forged) == network.ledger  # as before: no key is needed
