@@ -14,8 +14,8 @@ for nobody: its blocks are the active node's.
 Invariants
   - The arbiter hears `committed` in order of number, only for blocks on disk.
   - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
-    or is now. Until that is known of the last block, `refusal` keeps publishers out: every EndOfStream names
-    it.
+    or is now. Until that is known of the last block, which every EndOfStream names, `refusal` keeps
+    publishers out.
 """
 
 from __future__ import annotations

@@ -200,8 +200,7 @@ class GroupCommit:
     # --- in the thread -------------------------------------------------------------------------------------
 
     def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
-        """Commit groups until none waits or the event loop has to act. `loop` hears of all groups but the
-        last."""
+        """Commit groups until none waits or the event loop has to act; `loop` hears of all but the last."""
         store = self._store
         begun: _Group | None = None
         while True:

@@ -14,7 +14,7 @@ SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
 """Above this, writing a group takes longer than the flush that sharing would save the group before it."""
 
 RELEASED_BLOCKS_MAX: Final = 64
-"""More answers at once would overflow a publisher's outbox after a standby was away for long."""
+"""Without it, a standby's return could put thousands of answers into an outbox at once."""
 
 TIMER_LATE_SECONDS_MAX: Final = 0.005
 """A timer this late means that the node stood still. `Conductor.stood_still` may not have been called yet."""

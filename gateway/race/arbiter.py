@@ -756,8 +756,7 @@ class Arbiter:
         return back + self.share_of(stream, sent or self._count_sent()) if number > self.next_number else back
 
     def share_of(self, stream: StreamRecord, sent: _BlocksSent) -> int:
-        """Return which share of open blocks is used up: 3 its own, 2 its address's, 1 the newcomers'; 0:
-        none.
+        """Return which share of open blocks is used up: 3 own, 2 its address's, 1 the newcomers'; 0: none.
 
         Any publisher may have one quiet block. Newcomers may have few blocks in all, and a newcomer's block
         is quiet while only its header has come.

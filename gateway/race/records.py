@@ -98,8 +98,7 @@ class StreamRecord:
     last_ended: int | None = None
     address: str = ""
     is_peer: bool = False
-    """This node's subscription to another node: a standby accepts it too, and it has no byte limits of its
-    own."""
+    """This node's subscription to another node: a standby accepts it too, and no byte limits apply."""
     next_offer: int | None = None
     """The block that it will offer next by itself; None before its first header."""
     offered_max: int = -1

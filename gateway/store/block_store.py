@@ -326,8 +326,7 @@ class BlockStore:
 
         Raises:
             OSError: there is no room, or the disk refuses.
-            datastream.CommitFailed: stream or bookmarks cannot be repaired yet, so the next commit would fail
-                too.
+            datastream.CommitFailed: stream or bookmarks cannot be repaired yet: the next commit would fail.
         """
         with tempfile.TemporaryFile(dir=self.data_dir) as file:
             file.write(bytes(DISK_PROBE_BYTES))

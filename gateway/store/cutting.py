@@ -111,8 +111,7 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
 
 
 def check_place(place: Path, entry_count: int) -> None:
-    """Refuse a place that is taken, except by a file of `entry_count` entries, perhaps from an interrupted
-    run.
+    """Refuse a place that is taken, except by a file of `entry_count` entries: a run was interrupted.
 
     Raises:
         Fatal: something else is there.
