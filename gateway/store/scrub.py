@@ -42,7 +42,7 @@ SCRUB_PASS_SECONDS_MIN: Final = 3600.0
 PROCESSOR_SHARE_MAX: Final = 0.05
 """The share of one processor: proofs of pages without a sum are slower than the pace."""
 UNPROVEN_PAUSE_SECONDS: Final = 60.0
-"""The pause after a pass with pages beside bad ones, which could not be proven."""
+"""The same after a pass that could not prove pages beside bad ones."""
 PLACE_KEPT_PAGES: Final = 64
 """Pages between two writes of the place: a killed node reads at most so many twice."""
 PLACE_KEY: Final = b"sluice/scrubbed-up-to"

@@ -100,15 +100,16 @@ class Stage:
 
 def on_stage(
     tmp_path: Path,
-    play: Callable[[Stage], Awaitable[None]],
+    play: Callable[[Any], Awaitable[None]],
     *,
+    stage_type: type[Stage] = Stage,
     rules: RaceRules | None = None,
     **options: Any,
 ) -> bytes:
     """Play a scene; return the stream file's bytes."""
 
     async def main() -> None:
-        stage = Stage(tmp_path, rules, **options)
+        stage = stage_type(tmp_path, rules, **options)
         try:
             await play(stage)
             assert not stage.conductor.broken.done()

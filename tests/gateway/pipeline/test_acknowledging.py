@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ BLOCKS = make_blocks(12)
 
 
 class Scene(Stage):
+    """A stage with one standby."""
+
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
         self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
         super().__init__(data_dir, rules, standbys=self.standbys, **options)
@@ -63,24 +66,10 @@ class Scene(Stage):
         return value
 
 
-def play_scene(
-    tmp_path: Path,
-    play: Callable[[Any], Awaitable[None]],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    rules: RaceRules | None = None,
-    **options: Any,
-) -> None:
-    monkeypatch.setattr("tests.gateway.conducting.Stage", Scene)
-    on_stage(tmp_path, play, rules=rules, **options)
-
-
 @pytest.fixture
-def on_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def run(play: Callable[[Scene], Awaitable[None]], **options: Any) -> None:
-        play_scene(tmp_path, play, monkeypatch, **options)
-
-    return run
+def on_scene(tmp_path: Path) -> Callable[..., bytes]:
+    """Return `on_stage` with a standby."""
+    return partial(on_stage, tmp_path, stage_type=Scene)
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
