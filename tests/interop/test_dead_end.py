@@ -11,6 +11,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 from sluice.gateway.blocks.items import ItemKind, kinds_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.node.node import Node
-from sluice.gateway.pipeline import dispute
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.transport.channels import ClientTls, open_channel
 from tests.certificates import Authority
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item, summary_of
@@ -48,7 +49,8 @@ RECORD_FILES: dict[str, Any] = {"ledger_keys": (f"rsa:{BOOK}",)}
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources have to agree for half a second, and not for ten."""
-    monkeypatch.setattr(dispute, "SETTLE_NS", int(SETTLE_SECONDS * 1e9))
+    limits = partial(PipelineLimits, dispute_settle_ns=int(SETTLE_SECONDS * 1e9))
+    monkeypatch.setattr("sluice.gateway.node.node.PipelineLimits", limits)
 
 
 def altered(block: Block) -> Block:

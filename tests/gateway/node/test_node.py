@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sluice.gateway.blocks.stream_layout import BlockDecoder
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.node.node import Node
-from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Response, Skip
 from sluice.gateway.services import publish_service
 from sluice.gateway.status import reporter
@@ -255,7 +256,8 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
         probe(store)
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+    limits = partial(PipelineLimits, disk_probe_seconds=0.01)
+    monkeypatch.setattr("sluice.gateway.node.node.PipelineLimits", limits)
     monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
