@@ -249,7 +249,7 @@ class GroupCommit:
         return _Failure(group.attempts[0], error)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
     def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:

@@ -77,6 +77,7 @@ class Attempt:
     published: LedgerData | None = None
     """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
+    """Verify came while items were unhashed."""
 
 
 class Lack(NamedTuple):
@@ -134,9 +135,9 @@ class BlocksInFlight:
 
     def note_lack(self, lack: Lack) -> None:
         """Remember the lowest block that could not be checked and is not stored."""
-        chain, held = self._chain_ahead, self._lack
+        chain, known = self._chain_ahead, self._lack
         next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
-        if held is None or not next_number <= held.number < lack.number:
+        if known is None or not next_number <= known.number < lack.number:
             self._lack = lack
 
     def begin(self, action: Begin, source: Source) -> None:
