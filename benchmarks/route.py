@@ -1,6 +1,8 @@
 """The route of one small block, one TCP command and one row of a DataFrame through the source files.
 
-    python -m benchmarks.route
+    python -m benchmarks.route [--sequence ROUTE]
+
+With `--sequence block` (or `door`, `command`, `row`) it takes that route alone and prints its calls in order.
 
 A profiler sees every call of a Python function, in all threads of this process. A change of file is a call of
 a function in another file than the function called before it, in the same thread. A resumed coroutine counts
@@ -17,6 +19,7 @@ The shortest of several routes counts, since timers of the node fall into some o
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import struct
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +70,8 @@ class Route:
 
     visits: Counter[str] = field(default_factory=Counter)
     """Changes into each file."""
+    sequence: list[tuple[int, str, str]] = field(default_factory=list)
+    """Each change of file: the thread, the file, and the function that was called."""
 
     @property
     def change_count(self) -> int:
@@ -103,6 +108,7 @@ class _Tracer:
         if name is not None and getattr(self._local, "name", None) != name:
             self._local.name = name
             route.visits[name] += 1
+            route.sequence.append((threading.get_ident(), name, frame.f_code.co_qualname))
 
     def _name_of(self, code: CodeType) -> str | None:
         """Return the file of a function relative to the project; None if it does not count."""
@@ -224,15 +230,38 @@ def _shortest(routes: list[Route]) -> Route:
     return min(routes, key=lambda route: route.change_count)
 
 
+def _print_sequence(route: Route) -> None:
+    threads: dict[int, int] = {}
+    for thread, name, function in route.sequence:
+        print(f"  thread {threads.setdefault(thread, len(threads))}  {name}  {function}")
+
+
+_ROUTES: dict[str, tuple[str, Callable[[], Route]]] = {
+    "door": ("block, with the front door", lambda: uvloop.run(_block(has_door=True), loop_factory=NodeLoop)),
+    "block": ("block", lambda: uvloop.run(_block(has_door=False), loop_factory=NodeLoop)),
+    "command": ("TCP command", lambda: uvloop.run(_command())),
+    "row": ("row", _row),
+}
+"""The door stands first: without it, `_block` replaces the node's server for good."""
+
+
 def main() -> None:
-    """Print the routes."""
-    for label, route in (
-        ("block, with the front door", uvloop.run(_block(has_door=True), loop_factory=NodeLoop)),
-        ("block", uvloop.run(_block(has_door=False), loop_factory=NodeLoop)),
-        ("TCP command", uvloop.run(_command())),
-        ("row", _row()),
-    ):
+    """Print the routes, or one of them in order."""
+    parser = argparse.ArgumentParser(
+        description="Count the changes of file on the routes of a block, a command and a row."
+    )
+    parser.add_argument(
+        "--sequence", choices=_ROUTES, help="print the calls of this route in order, and no other route"
+    )
+    only = parser.parse_args().sequence
+    for key, (label, take) in _ROUTES.items():
+        if only not in (None, key):
+            continue
+        route = take()
         print(f"{label}: {len(route.visits)} files, {route.change_count} changes of file")
+        if only:
+            _print_sequence(route)
+            continue
         for name, count in route.visits.most_common():
             print(f"  {count:4}  {name}")
 

@@ -23,7 +23,6 @@ __all__ = [
     "MESSAGE_BYTES_DEFAULT",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
-    "PUBLICATION_FILE_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "RUN_ITEMS_MAX",
     "SLOT_ITEMS_MIN",
@@ -43,9 +42,6 @@ which takes some 3 ms for the worst header of this size."""
 ADDRESS_BOOK_NODES_MAX: Final = 500
 """Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
 verify a signature with it 0.07 ms at most."""
-
-PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
 
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
 """Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that

@@ -29,7 +29,7 @@ from sluice.gateway.blocks.item_set import ItemSet
 from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
 from sluice.gateway.errors import SubscriptionError
 from sluice.gateway.identity import name_of_peer
-from sluice.gateway.limits import PEER_POLL_SECONDS
+from sluice.gateway.limits import PEER_POLL_SECONDS, SLOT_ITEMS_MIN
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
 from sluice.gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
@@ -258,7 +258,7 @@ class PeerStream:
         """Check one message and offer it to the race."""
         conductor, items = self._conductor, response.block_items.block_items
         look: ItemSet | ItemError | None = None
-        if not Looking.is_quick(items):
+        if len(items) >= SLOT_ITEMS_MIN:
             self._order.refuse_too_many(len(items))
             try:
                 look = await self._looking.look(items)

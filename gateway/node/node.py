@@ -18,6 +18,7 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -257,8 +258,11 @@ class Node:
             self.store,
             self._checks,
             self.metrics,
-            responses_max=settings.publish_send_queue_max,
-            group_blocks_max=settings.commit_max_blocks_per_group,
+            limits=replace(
+                self._limits.pipeline,
+                responses_max=settings.publish_send_queue_max,
+                group_blocks_max=settings.commit_max_blocks_per_group,
+            ),
             hash_processes=self._hash_processes,
             standbys=quorum,
         )
@@ -469,7 +473,7 @@ class Node:
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
-        quorum = self.conductor.acknowledging.gate
+        quorum = self.conductor.acknowledging.quorum
         if quorum is not None:  # until the conductor has stopped: its last blocks may wait for standbys
             standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)

@@ -12,6 +12,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.services.node_service import AccessLimits
 from sluice.gateway.services.status_detail import Abilities
@@ -41,6 +42,8 @@ class NodeLimits:
     """The limits of a node that no setting changes."""
 
     access: AccessLimits = field(default_factory=AccessLimits)
+    pipeline: PipelineLimits = field(default_factory=PipelineLimits)
+    """Two of its limits are settings."""
     health_check_seconds: float = HEALTH_CHECK_SECONDS
     processor_look_seconds: float = LOOK_SECONDS
     publishers_shown: int = PUBLISHERS_SHOWN

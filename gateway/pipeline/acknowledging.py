@@ -1,20 +1,21 @@
-"""The last step of a block: its acknowledgement, at once or when enough other nodes have it on disk.
+"""The acknowledgement of blocks: at once, or when enough other nodes have them on disk.
 
-A shell beside `pipeline.conductor`. It feeds `committed` to the arbiter, which acknowledges. What other nodes
-have is known to `pipeline.replication_quorum`; without one (`commit.min_standbys` 0) no block waits.
+A shell beside `pipeline.conductor`. It reports `committed` to the arbiter, which acknowledges.
+`pipeline.replication_quorum` knows what other nodes have; without one (`commit.min_standbys` 0) no block
+waits.
 
     block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements
                                           ▲
     quorum.confirmed ──► release ─────────┘
 
-Readers and standbys see a block at once; the arbiter and the publishers learn of it when it is confirmed. A
-standby waits for nobody: its blocks are those of the active node.
+Readers and standbys see a block at once; the arbiter and the publishers when it is confirmed. A standby waits
+for nobody: its blocks are the active node's.
 
 Invariants
-  - `committed` is fed in order of number, and only for blocks that are on disk.
+  - The arbiter hears `committed` in order of number, only for blocks on disk.
   - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
-    or is now. While that is not known of the last block, `refusal` keeps publishers out, since every answer
-    that ends a stream names that block.
+    or is now. Until that is known of the last block, which every EndOfStream names, `refusal` keeps
+    publishers out.
 """
 
 from __future__ import annotations
@@ -22,54 +23,85 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.limits import RELEASED_BLOCKS_MAX
 from sluice.gateway.pipeline.replication_quorum import QuorumState, ReplicationQuorum
 from sluice.gateway.race.actions import Action, AttemptId
 from sluice.gateway.race.arbiter import Arbiter
-from sluice.gateway.race.history import RaceHistory
 
-__all__ = ["Acknowledging", "UnconfirmedBlock"]
+__all__ = ["Acknowledging", "RaceHistory", "UnconfirmedBlock", "Won"]
 
 log = logging.getLogger(__name__)
 
-RELEASED_BLOCKS_MAX: Final = 64
-"""Blocks that are acknowledged in one go when a standby has come back after a long time..."""
-
 RELEASE_PAUSE_SECONDS: Final = 0.01
-"""...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
-reading thousands of answers that come at once."""
+"""Time for publishers to read `released_blocks_max` acknowledgements."""
+
+RACE_HISTORY_BLOCKS: Final = 100
+"""Enough for the status page."""
 
 
 class UnconfirmedBlock(NamedTuple):
-    """A block that is on disk here, and not acknowledged yet."""
+    """A block on disk that is not acknowledged yet."""
 
     attempt_id: AttemptId
-    """The attempt that brought it."""
     number: int
     root_hash: bytes
     """48 bytes."""
     publisher: str
-    """Who sent it."""
     begun_ns: int
-    """When its header came."""
+    """The arrival of its header."""
     stored_ns: int
-    """When it was on disk."""
+    """The end of its commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """An acknowledged block."""
+
+    number: int
+    publisher: str
+    seconds: float
+
+
+class RaceHistory:
+    """The last `RACE_HISTORY_BLOCKS` winners, for the status page."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[Won] = deque(maxlen=RACE_HISTORY_BLOCKS)
+
+    def won(self, number: int, publisher: str, seconds: float) -> None:
+        """Add an acknowledged block."""
+        self._blocks.append(Won(number, publisher, seconds))
+
+    @property
+    def blocks(self) -> tuple[Won, ...]:
+        """The newest last."""
+        return tuple(self._blocks)
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Return the count of blocks by publisher, most first, then by name."""
+        counted = Counter(block.publisher for block in self._blocks)
+        return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
+
+    def median_seconds(self) -> float | None:
+        """Return the median time to acknowledge; None: no block yet."""
+        times = sorted(block.seconds for block in self._blocks)
+        return times[len(times) // 2] if times else None
 
 
 class Acknowledging:
     """Acknowledges the blocks of one node.
 
     Args:
-        arbiter: acknowledges.
-        perform: performs its actions.
-        metrics: counts acknowledgements.
         now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
-        gate: knows what other nodes have; None: no block waits for them.
+        quorum: None: no block waits for other nodes.
+        released_blocks_max: blocks that are acknowledged in one go.
     """
 
     def __init__(
@@ -78,25 +110,27 @@ class Acknowledging:
         perform: Callable[[Sequence[Action]], None],
         metrics: Metrics,
         now_ns: Callable[[], int],
-        gate: ReplicationQuorum | None = None,
+        quorum: ReplicationQuorum | None = None,
+        *,
+        released_blocks_max: int = RELEASED_BLOCKS_MAX,
     ) -> None:
         self.history = RaceHistory()
-        """Who won the last blocks."""
         self.acknowledged_at: float | None = None
-        """When the last block was acknowledged: monotonic time in seconds."""
-        self.gate = gate
-        """What is known of other nodes; None: no block waits for them."""
+        """The time of the last acknowledgement: monotonic seconds."""
+        self.quorum = quorum
+        """None: no block waits for other nodes."""
         self._arbiter = arbiter
         self._perform = perform
         self._metrics = metrics
         self._now_ns = now_ns
+        self._released_blocks_max = released_blocks_max
         self._awaiting: deque[UnconfirmedBlock] = deque()
         self._safe_number = -1
-        """Every block up to this one was on enough other disks."""
+        """Blocks up to this one were on enough other disks."""
         self._refuses = False
-        if gate is not None:
-            metrics.min_standbys.set(gate.min_standbys)
-            metrics.standbys.set_function(gate.connected_count)
+        if quorum is not None:
+            metrics.min_standbys.set(quorum.min_standbys)
+            metrics.standbys.set_function(quorum.connected_count)
             metrics.blocks_awaiting_standbys.set_function(lambda: self.awaiting_count)
             metrics.awaiting_standbys_seconds.set_function(lambda: self.awaiting_seconds)
 
@@ -104,17 +138,17 @@ class Acknowledging:
 
     @property
     def awaiting(self) -> tuple[int, int] | None:
-        """The first and the last block that wait for standbys; None where none waits."""
+        """The first and the last block that wait for standbys; None: none waits."""
         return (self._awaiting[0].number, self._awaiting[-1].number) if self._awaiting else None
 
     @property
     def awaiting_count(self) -> int:
-        """How many blocks wait for standbys."""
+        """Number of blocks that wait for standbys."""
         return len(self._awaiting)
 
     @property
     def awaiting_seconds(self) -> float:
-        """How long the first of them has waited."""
+        """The wait of the first of them so far."""
         return (self._now_ns() - self._awaiting[0].stored_ns) / 1e9 if self._awaiting else 0.0
 
     @property
@@ -123,18 +157,18 @@ class Acknowledging:
         return self._awaiting[-1].number + 1 if self._awaiting else self._arbiter.next_number
 
     def quorum_state(self) -> QuorumState | None:
-        """Return what is known of the nodes that acknowledgements wait for; None where they wait for none.
+        """Return the state of the replication quorum; None without one.
 
-        A standby's acknowledgements wait for nobody, and it tells of its publishers elsewhere.
+        A standby waits for nobody, and reports its refusals of publishers elsewhere.
         """
-        gate = self.gate
-        if gate is None:
+        quorum = self.quorum
+        if quorum is None:
             return None
-        states, other_chains = tuple(gate.states()), tuple(gate.other_chains())
+        states, other_chains = tuple(quorum.states()), tuple(quorum.other_chains())
         if self.is_standby:
-            return QuorumState(gate.min_standbys, states, other_chains=other_chains)
+            return QuorumState(quorum.min_standbys, states, other_chains=other_chains)
         return QuorumState(
-            gate.min_standbys,
+            quorum.min_standbys,
             states,
             refusal=self.refusal(),
             awaiting=self.awaiting,
@@ -143,79 +177,78 @@ class Acknowledging:
         )
 
     def refusal(self) -> str | None:
-        """Return why publishers are refused now; None where they are not.
+        """Return why publishers are refused; None: they are not.
 
-        The last block may be on this disk alone, and each answer that ends a stream would call it safe.
+        The last block may be on this disk alone, and each EndOfStream would call it safe.
         """
-        gate, last = self.gate, self._arbiter.last_number
-        if gate is None or last is None or last <= self._safe_number:
+        quorum, last = self.quorum, self._arbiter.last_number
+        if quorum is None or last is None or last <= self._safe_number:
             return None
-        if gate.confirmed is not None and last <= gate.confirmed:
+        if quorum.confirmed is not None and last <= quorum.confirmed:
             return None
         if self.is_standby:
             return self._arbiter.retired
-        nodes = "node" if gate.min_standbys == 1 else "nodes"
-        states = "; ".join(f"{address} {state}" for address, state in gate.states())
+        nodes = "node" if quorum.min_standbys == 1 else "nodes"
+        states = "; ".join(f"{address} {state}" for address, state in quorum.states())
         return (
             f"publishers are refused until block {last}, the last one here, is known to be on disk at "
-            f"{gate.min_standbys} other {nodes} (commit.min_standbys): {states}"
+            f"{quorum.min_standbys} other {nodes} (commit.min_standbys): {states}"
         )
 
     @property
     def is_standby(self) -> bool:
-        """Whether the node follows another one, or has handed over: no block waits then."""
+        """True while the node follows another one or has handed over: then no block waits."""
         return self._arbiter.retired is not None and self._arbiter.idle
 
     # --- what happens --------------------------------------------------------------------------------------
 
     def stored(self, block: UnconfirmedBlock) -> None:
-        """Take a block that is on disk; acknowledge it, now or when it is confirmed."""
-        if self.gate is None:
+        """Acknowledge a block on disk, now or when it is confirmed."""
+        if self.quorum is None:
             self._acknowledge(block)
             return
-        self.gate.stored(block.number, block.root_hash)
+        self.quorum.stored(block.number, block.root_hash)
         self._awaiting.append(block)
         self.release()
 
     def release(self) -> None:
-        """Acknowledge what is confirmed; call this after a report of a standby and a change of role."""
-        gate, awaiting = self.gate, self._awaiting
-        if gate is None:
+        """Acknowledge confirmed blocks; call this after a standby's report and a change of role."""
+        quorum, awaiting = self.quorum, self._awaiting
+        if quorum is None:
             return
         if self.is_standby:
             through = awaiting[-1].number if awaiting else -1
         else:
-            through = -1 if gate.confirmed is None else gate.confirmed
+            through = -1 if quorum.confirmed is None else quorum.confirmed
             self._safe_number = max(self._safe_number, through)
-        for _ in range(RELEASED_BLOCKS_MAX):
+        for _ in range(self._released_blocks_max):
             if not awaiting or awaiting[0].number > through:
                 break
             self._acknowledge(awaiting.popleft())
         else:
             asyncio.get_running_loop().call_later(RELEASE_PAUSE_SECONDS, self.release)
         self._note_refusal()
-        for note in gate.take_notes():
+        for note in quorum.take_notes():
             level = logging.WARNING if note.is_trouble else logging.INFO
             log.log(level, "standby", extra=fields(peer=note.address, what=note.text))
 
     def _acknowledge(self, block: UnconfirmedBlock) -> None:
         now_ns, metrics = self._now_ns(), self._metrics
+        seconds = (now_ns - block.begun_ns) / 1e9
+        self.history.won(block.number, block.publisher, seconds)
+        self.acknowledged_at = time.monotonic()
         metrics.blocks_acknowledged.inc()
         metrics.last_block.set(block.number)
         metrics.count_won(block.publisher)
-        seconds = (now_ns - block.begun_ns) / 1e9
         metrics.acknowledgement_latency_seconds.observe(seconds)
-        if self.gate is not None:
+        if self.quorum is not None:
             metrics.standby_wait_seconds.observe((now_ns - block.stored_ns) / 1e9)
-        self.history.won(block.number, block.publisher, seconds)
-        self.acknowledged_at = time.monotonic()
         self._perform(self._arbiter.committed(block.attempt_id, now_ns))
 
     def _note_refusal(self) -> None:
-        """Log when an active node begins or stops refusing publishers."""
         refusal = None if self._arbiter.retired is not None else self.refusal()
         if refusal is not None and not self._refuses:
             log.warning("publishers are refused", extra=fields(reason=refusal))
         elif refusal is None and self._refuses:
-            log.info("publishers are heard", extra=fields(last_block=self._arbiter.last_number))
+            log.info("publishers are accepted", extra=fields(last_block=self._arbiter.last_number))
         self._refuses = refusal is not None

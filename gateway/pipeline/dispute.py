@@ -1,8 +1,8 @@
-"""The dispute over the last stored block N: block N + 1 of others names another root hash for it than ours.
+"""The dispute over the last stored block N: others' block N + 1 names another root hash for it than ours.
 
-Pure. A record-file proof does not sign the root hash of its block, and mode `hash` checks no proof. So a
-block can be stored whose root nobody else has, and then no honest block N + 1 links to it, for ever. A liar
-who sends a false link looks the same. This rule tells the two apart:
+Pure. A record-file proof does not sign the root hash of its block, and mode `hash` checks no proof. So the
+node may store a root that nobody else has, and then no honest block N + 1 ever links to it. A liar with a
+false link looks the same. This rule tells the two apart:
 
     root of N here   who names one other root for it, and no N + 1 was stored   then
     signed           anybody                                                    a liar; nothing is said
@@ -14,13 +14,12 @@ One liar makes no dead end, because a source is counted by what one party cannot
 
     a peer                           the address that the operator has set
     a publisher with a certificate   its subject
-    any other publisher              its network, whatever it calls itself: the IPv4 address, or the 64 bits
-                                     of an IPv6 address that one subscriber gets
+    any other publisher              its network, whatever its name: the IPv4 address, or the 64 bits of an
+                                     IPv6 address that one subscriber gets
 
-A source has one claim, the last. Two liars make a dead end only until an honest publisher brings block N + 1:
-a block that links to ours is stored, and the dispute is over. Nobody is refused meanwhile who would be taken
-otherwise. A liar who has deceived a peer with the same false blocks before can do the same. So the rule says
-that somebody has to compare, and never who is right.
+Only the last claim of a source counts. Two liars make a dead end only until an honest block N + 1 is stored,
+and nobody is refused for a dispute. A liar may have deceived a peer before, so the rule never says who is
+right, only that somebody has to compare.
 
 Source: docs/verification.md, "What each proof proves".
 """
@@ -35,34 +34,31 @@ from typing import Final, NamedTuple
 __all__ = ["SETTLE_NS", "SOURCES_KEPT", "SOURCES_MIN", "Dispute", "Disputed", "Source", "source_of"]
 
 SETTLE_NS: Final = 10_000_000_000
-"""How long enough sources must agree. Honest publishers bring the next block sooner, at any block time up to
-half of it, so that two liars do not make a load balancer see the node go and come back."""
+"""The time that enough sources must agree. Honest publishers bring the next block sooner, at block times up
+to half of it, so two liars cannot make a load balancer drop the node again and again."""
 SOURCES_MIN: Final = 2
-"""Sources that make a dead end: one may be a liar."""
+"""One source may be a liar."""
 SOURCES_KEPT: Final = 64
-"""Claims that are remembered; beyond that the oldest one of the root that fewest name is forgotten."""
+"""Claims kept; beyond it, the oldest one of the root with fewest claims goes."""
 _IPV6_NETWORK_BITS: Final = 64
 _NAMES_SHOWN: Final = 5
 _HASH_DIGITS_SHOWN: Final = 16
 
 
 class Source(NamedTuple):
-    """Who sends blocks, as a dispute counts it."""
+    """A sender of blocks, as a dispute counts it."""
 
     name: str
-    """For people."""
     key: str
-    """What one party cannot have twice."""
+    """Something that one party cannot have twice."""
 
 
 def source_of(name: str, address: str, *, is_peer: bool = False, has_certificate: bool = False) -> Source:
-    """Tell by what a publisher or a peer is counted.
+    """Return how a publisher or a peer is counted.
 
     Args:
-        name: of the publisher or the peer, as the race knows it.
-        address: the network address that it comes from.
-        is_peer: it is this node's own subscription to another node.
-        has_certificate: its name is the subject of a certificate that TLS has checked.
+        is_peer: it is this node's subscription to another node.
+        has_certificate: TLS has checked a certificate with `name` as its subject.
     """
     if is_peer:
         return Source(name, f"peer {name}")
@@ -85,16 +81,15 @@ def _network_of(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A dispute as it stands."""
+    """A dispute."""
 
     number: int
-    """The last stored block, N."""
+    """N, the last stored block."""
     own_root: bytes
-    """Its root hash here, 48 bytes."""
     named_root: bytes
     """The `previous_block_root_hash` of others' block N + 1."""
     sources: tuple[str, ...]
-    """Names of those who name it."""
+    """Names of the sources that name it."""
     is_dead_end: bool
     """The node cannot go on; else it is a doubt."""
 
@@ -118,35 +113,32 @@ def _short(root_hash: bytes) -> str:
 
 
 class _Claim(NamedTuple):
-    """What a source says."""
-
     name: str
     named_root: bytes
     since_ns: int
 
 
 class Dispute:
-    """What sources say of the last stored block of one node."""
+    """The claims about the last stored block, which count after `settle_ns`."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle_ns: int = SETTLE_NS) -> None:
+        self._settle_ns = settle_ns
         self._number: int | None = None
         self._own_root = b""
         self._is_signed: bool | None = None
         self._claims: dict[str, _Claim] = {}
 
     def is_signed(self, number: int) -> bool | None:
-        """Whether a signature covers the root of block `number`; None: `judge` has not been told."""
+        """Return whether a signature covers the root of block `number`; None: `judge` has not said."""
         return self._is_signed if number == self._number else None
 
     def claim(self, number: int, own_root: bytes, source: Source, named_root: bytes, now_ns: int) -> None:
-        """Block `number` + 1 of a source names another root than that of the last stored block.
+        """Note that a source's block `number` + 1 names another root than the last stored block's.
 
         Args:
             number: of the last stored block.
             own_root: its root hash here.
-            source: who has sent block `number` + 1.
-            named_root: what that names as `previous_block_root_hash`.
-            now_ns: monotonic time.
+            named_root: the `previous_block_root_hash` of the source's block.
         """
         if (number, own_root) != (self._number, self._own_root):
             self._number, self._own_root, self._is_signed = number, own_root, None
@@ -165,17 +157,12 @@ class Dispute:
             ]
 
     def judge(self, number: int, *, is_signed: bool) -> None:
-        """Take note whether a signature that was checked covers the root hash of block `number`."""
+        """Note whether a checked signature covers the root hash of block `number`."""
         if number == self._number:
             self._is_signed = is_signed
 
     def state(self, last_number: int | None, now_ns: int) -> Disputed | None:
-        """Tell how the dispute stands; None: there is none.
-
-        Args:
-            last_number: the last stored block now.
-            now_ns: monotonic time.
-        """
+        """Return the dispute over the last stored block; None: there is none."""
         if self._number is None or self._number != last_number or self._is_signed is not False:
             return None
         by_root: dict[bytes, list[_Claim]] = {}
@@ -187,7 +174,7 @@ class Dispute:
             by_root.items(), key=lambda one: (len(one[1]), -min(claim.since_ns for claim in one[1]))
         )
         agreeing.sort(key=lambda claim: claim.since_ns)
-        settled_count = sum(now_ns - claim.since_ns >= SETTLE_NS for claim in agreeing)
+        settled_count = sum(now_ns - claim.since_ns >= self._settle_ns for claim in agreeing)
         if not settled_count:
             return None
         names = tuple(claim.name for claim in agreeing)

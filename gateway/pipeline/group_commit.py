@@ -1,29 +1,28 @@
-"""The commit of blocks: those that are ready together are written together, and share their flushes.
+"""The group commit: blocks that are ready together are written together and share their flushes.
 
-A shell beside `pipeline.conductor`, which puts blocks into the queue. The commit thread serializes, writes
-and flushes them (`BlockStore.begin`, `finish`), and takes the next group from the queue by itself: one flush
-has on disk the header of a group and the entries of the next one.
+A shell. The conductor queues blocks. The commit thread serializes, writes and flushes them
+(`BlockStore.begin`, `finish`) and takes the next group by itself: one flush covers the header of a group and
+the entries of the next.
 
     blocks ready    A     B       C D       E F
     written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
                                     └ A stored  └ B      └ C D             └ E F
 
-A group has flushes of its own in two cases:
+A group has its own flushes in two cases:
 
-- It would hold up the group before it: it is large; or it is block 0, whose ledger data are to be kept; or it
-  begins with a block that settles the root hash of the block before it, which is written first
-  (`BlockStore.settle`).
-- The group before it has several blocks. Then blocks come faster than they can be written one by one, and
-  processor time is short: during the flush more of them gather.
+- It would delay the group before it. It is large; or it is block 0, whose ledger data are kept; or its first
+  block settles the root hash of the block before it (`BlockStore.settle`).
+- The group before it has several blocks: blocks come faster than they can be written one by one, and more of
+  them gather during the flush.
 
-When the disk refuses a group, none of its blocks can be seen. The blocks that wait behind it are dropped too,
-since they link to it. Then the disk is tried until it takes writes again (`BlockStore.probe`): a flush that
-failed is never trusted, so what it left in doubt is written past the page cache and read back.
+When the disk refuses a group, nobody sees its blocks, and the blocks that link to them are dropped. Then
+`BlockStore.probe` tries the disk. It never trusts a failed flush: it rewrites what that left in doubt past
+the page cache and reads it back.
 
 Invariants
-  - One group at a time is begun, and blocks are in the order of the queue.
+  - One group at a time is begun, in the order of the queue.
   - `stored` is called only after both flushes.
-  - While `is_running`, the commit thread takes from the queue, and the event loop puts into it.
+  - While `is_running`, the commit thread takes from the queue, and the event loop adds to it.
 """
 
 from __future__ import annotations
@@ -34,47 +33,28 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sluice.datastream.errors import CommitFailed
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
-from sluice.gateway.blocks.chain import LastLayout
-from sluice.gateway.limits import (
-    COMMIT_GROUP_BYTES_MAX,
-    DISK_PROBE_SECONDS,
-)
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.in_flight import Attempt
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 
 __all__ = ["GroupCommit"]
 
 log = logging.getLogger(__name__)
 
-SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
-"""Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
-larger one out and to write it takes longer than the flush that the one before is spared."""
-
 
 class _Group(NamedTuple):
-    """Blocks that are committed together."""
-
     attempts: Sequence[Attempt]
     blocks: Sequence[VerifiedBlock]
     size_bytes: int
-    """Of their items."""
     taken_ns: int
-    """When they were taken from the queue."""
-
-    @property
-    def is_several(self) -> bool:
-        """Whether it is more than one block."""
-        return len(self.attempts) > 1
 
 
 class _Failure(NamedTuple):
-    """A block that could not be put on disk."""
-
     attempt: Attempt
     error: Exception
 
@@ -83,9 +63,9 @@ class _Outcome(NamedTuple):
     """The result of one call to the commit thread."""
 
     group: _Group | None
-    """The last group on disk; the event loop was told of those before it."""
+    """The last group on disk. The event loop has heard of those before it."""
     took_ns: int
-    """Nanoseconds since that group was taken."""
+    """Nanoseconds since it was taken."""
     failure: _Failure | None
 
 
@@ -93,15 +73,12 @@ class GroupCommit:
     """Commits the blocks of one node.
 
     Args:
-        store: keeps the blocks.
-        now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
-        blocks_max: most blocks in a group.
         first_stored: awaited when block 0 is on disk, before `stored` is called.
-        stored: called with each group that is on disk, the nanoseconds it took, and its flushes; a shared
-            flush counts for the later group. The block store has yet to `advance` by these blocks.
+        stored: called with each group on disk, the nanoseconds it took, and its flushes; a shared flush
+            counts for the later group. It must `advance` the block store.
         failed: called with the first block that is not on disk, and why; the queue is empty then.
-        recovered: called when the disk takes writes again, and what a flush left in doubt is on it.
+        recovered: called when the disk takes writes again, and all that was in doubt is on it.
     """
 
     def __init__(
@@ -110,25 +87,26 @@ class GroupCommit:
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
-        blocks_max: int,
+        limits: PipelineLimits,
         first_stored: Callable[[Attempt], Awaitable[None]],
         stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
         failed: Callable[[Attempt, str], None],
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
-        """Verified and linked blocks, in order of number; call `begin` after adding to it."""
+        """Linked blocks in order of number; call `begin` after adding to it."""
         self.is_running = False
-        """Whether a commit runs; it takes blocks that come meanwhile, too."""
+        """True while a commit runs, which takes further blocks too."""
         self.refusal: str | None = None
-        """Why the disk refused the last probe."""
+        """The disk's reason for refusing the last probe."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
-        # Its thread starts now: a pool that cannot start one later still makes the call, with the next one.
+        # Start the thread now: a pool that cannot start it later keeps the call and runs it with the next
+        # one.
         self._thread.submit(lambda: None)
         self._now_ns = now_ns
         self._spawn = spawn
-        self._blocks_max = blocks_max
+        self._limits = limits
         self._first_stored = first_stored
         self._stored = stored
         self._failed = failed
@@ -137,7 +115,7 @@ class GroupCommit:
         self._probing: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start to commit the queue, until it is empty; not while that `is_running`."""
+        """Commit until the queue is empty; not while `is_running`."""
         self.is_running = True
         self._running = self._spawn(self._commit_all())
 
@@ -147,7 +125,7 @@ class GroupCommit:
             await asyncio.wait({self._running})
 
     def close(self) -> None:
-        """Stop trying the disk, and wait for the thread."""
+        """Stop the probes and wait for the thread."""
         if self._probing is not None:
             self._probing.cancel()
         self._thread.shutdown()
@@ -155,8 +133,8 @@ class GroupCommit:
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
         while self.queue:
-            if _is_apart(self.queue[0]):
-                failure = await self._commit_apart(self._next_group())
+            if _needs_loop(self.queue[0]):
+                failure = await self._commit_with_loop(self._next_group())
             else:
                 group, took_ns, failure = await loop.run_in_executor(self._thread, self._commit_here, loop)
                 if group is not None:
@@ -168,33 +146,34 @@ class GroupCommit:
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
-        """Take blocks from the queue: at least one, and further ones within the limits of a group."""
+        """Take a block from the queue, and further ones within the limits of a group."""
         attempts: list[Attempt] = []
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
-        is_apart = _is_apart(self.queue[0])
+        limits = self._limits
+        needs_loop = _needs_loop(self.queue[0])
         while (
             self.queue
-            and len(attempts) < self._blocks_max
+            and len(attempts) < limits.group_blocks_max
             and (
                 not attempts
                 or (
-                    file_bytes < COMMIT_GROUP_BYTES_MAX
+                    file_bytes < limits.group_bytes_max
                     and self.queue[0].settles is None
-                    and _is_apart(self.queue[0]) == is_apart
+                    and _needs_loop(self.queue[0]) == needs_loop
                 )
             )
         ):
             attempt = self.queue.popleft()
             assert attempt.summary is not None
+            assert attempt.block is not None
             size_bytes += attempt.summary.size_bytes
             file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
             attempts.append(attempt)
-            root_hash, layout = attempt.summary.root_hash, LastLayout.of(attempt.summary)
-            blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds, layout))
+            blocks.append(attempt.block)
         return _Group(attempts, blocks, size_bytes, self._now_ns())
 
-    async def _commit_apart(self, group: _Group) -> _Failure | None:
+    async def _commit_with_loop(self, group: _Group) -> _Failure | None:
         """Commit a group that needs the event loop before or after."""
         loop = asyncio.get_running_loop()
         try:
@@ -204,7 +183,7 @@ class GroupCommit:
                 self._store.settled()
             started_ns = self._now_ns()
             await loop.run_in_executor(self._thread, self._store.append, group.blocks)
-        except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+        except Exception as error:  # the edge of a shell: nothing was committed
             return _Failure(group.attempts[0], error)
         took_ns = self._now_ns() - started_ns
         if group.attempts[0].number == 0:
@@ -214,60 +193,49 @@ class GroupCommit:
 
     def _on_stored(self, group: _Group, took_ns: int, flush_count: int) -> None:
         self._stored(group.attempts, group.blocks, took_ns, flush_count)
-        log.debug(
-            "blocks committed", extra=fields(first=group.blocks[0].number, last=group.blocks[-1].number)
-        )
+        if log.isEnabledFor(logging.DEBUG):
+            first, last = group.blocks[0].number, group.blocks[-1].number
+            log.debug("blocks committed", extra=fields(first=first, last=last))
 
     # --- in the thread -------------------------------------------------------------------------------------
 
     def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
-        """Commit groups one after the other, until none waits or the event loop has to act.
-
-        Args:
-            loop: told of each group on disk but the last one.
-        """
+        """Commit groups until none waits or the event loop has to act; `loop` hears of all but the last."""
         store = self._store
         begun: _Group | None = None
         while True:
-            group = self._take(begun)
+            is_several = begun is not None and len(begun.attempts) > 1
+            group = None if is_several or not self.queue or self._is_loop_due() else self._next_group()
             if group is None and begun is None:
-                return self._outcome()
+                return _Outcome(None, 0, None)
             try:
-                if begun is not None and (group is None or group.size_bytes > SHARED_FLUSH_BYTES_MAX):
+                if begun is not None and (
+                    group is None or group.size_bytes > self._limits.shared_flush_bytes_max
+                ):
                     store.finish()
-                    if group is None and (begun.is_several or not self._has_some):
-                        return self._outcome(begun)
+                    if group is None and (is_several or not self.queue or self._is_loop_due()):
+                        return _Outcome(begun, self._now_ns() - begun.taken_ns, None)
                     self._tell(loop, begun, 2)
                     begun = None
                 if group is not None:
-                    store.begin(group.blocks)  # which finishes what was begun
-            except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+                    store.begin(group.blocks)  # this finishes the begun group
+            except Exception as error:  # the edge of a shell: nothing was committed
                 failure = self._failure(loop, begun, group, error)
-                if store.has_begun:  # not for the disk's sake: a later commit must not bring it back
+                if store.has_begun:  # a later commit must not bring it back
                     store.give_up()
-                return self._outcome(failure=failure)
+                return _Outcome(None, 0, failure)
             if begun is not None:
                 self._tell(loop, begun, 1)
             begun = group
 
-    @property
-    def _has_some(self) -> bool:
-        """Whether the thread may take a group: one waits, and nothing else is due."""
-        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._store.snapshot_due
-
-    def _take(self, begun: _Group | None) -> _Group | None:
-        """Take the next group from the queue, if one may be begun behind `begun`."""
-        if not self._has_some or (begun is not None and begun.is_several):
-            return None
-        return self._next_group()
-
-    def _outcome(self, group: _Group | None = None, failure: _Failure | None = None) -> _Outcome:
-        return _Outcome(group, 0 if group is None else self._now_ns() - group.taken_ns, failure)
+    def _is_loop_due(self) -> bool:
+        """Return whether the event loop has to act before the next group."""
+        return _needs_loop(self.queue[0]) or self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
     ) -> _Failure:
-        """Finish the begun group if only the one behind it failed; return what could not be committed."""
+        """Finish the begun group if only the next one failed; return the first block that is not stored."""
         if begun is None:
             assert group is not None
             return _Failure(group.attempts[0], error)
@@ -275,21 +243,19 @@ class GroupCommit:
             return _Failure(begun.attempts[0], error)
         try:
             self._store.finish()
-        except Exception as finish_error:  # as above
+        except Exception as finish_error:
             return _Failure(begun.attempts[0], finish_error)
         self._tell(loop, begun, 2)
         return _Failure(group.attempts[0], error)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
-        """Tell the event loop that a group is on disk."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
     def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:
-        """Handle in the event loop that a group is on disk."""
         try:
             self._on_stored(group, took_ns, flush_count)
-        except Exception as error:  # our bug; the thread goes on, so a task reports it
+        except Exception as error:  # our bug; a task reports it, and the thread goes on
             self._spawn(_raise(error))
 
     # --- a disk that refuses -------------------------------------------------------------------------------
@@ -306,10 +272,10 @@ class GroupCommit:
             self._probing = self._spawn(self._await_disk())
 
     async def _await_disk(self) -> None:
-        """Probe the disk until it takes writes again; log the reason where it changes."""
+        """Probe the disk until it takes writes again; log each new reason."""
         said = ""
         while True:
-            await asyncio.sleep(DISK_PROBE_SECONDS)
+            await asyncio.sleep(self._limits.disk_probe_seconds)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._store.probe)
             except (OSError, CommitFailed) as error:
@@ -324,7 +290,7 @@ class GroupCommit:
         self._recovered()
 
 
-def _is_apart(attempt: Attempt) -> bool:
+def _needs_loop(attempt: Attempt) -> bool:
     """Return whether a block needs the event loop before or after its commit."""
     return attempt.number == 0 or attempt.settles is not None
 

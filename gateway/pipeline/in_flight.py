@@ -1,24 +1,23 @@
 """The blocks in flight: hashed as their items come, verified when they end, linked in order.
 
-A shell beside `pipeline.conductor`, which hands over those actions of the arbiter that concern one attempt at
-a block. The outcome goes back to the arbiter: as the return value of a method, or through `perform`.
+A shell. The conductor passes it the arbiter's actions on attempts. The outcome goes back to the arbiter, as
+the return value of a method or through `perform`.
 
     Begin       a new attempt with a hasher
     Append      its items are hashed here, or by `Hashing` when the set is large         ──► refused
     Verify      root hash here; proofs by `ProofChecks`, here or in a worker process     ──► verified, refused
-    CheckLink   the links to the block before it; whether a wrong link may be our own
-                fault, `pipeline.dispute` tells                                          ──► linked, refused
-    Drop        the attempt ends, and all work for it
+    CheckLink   the links to the block before it; `pipeline.dispute` says whether a
+                wrong link may be our own fault                                          ──► linked, refused
+    Drop        the attempt and all work for it end
 
-A block that this node cannot check is dropped without blame for its sender. What the node lacks for it is
-remembered until a block of that number is stored (`lack_of`).
+A block that this node cannot check is dropped without blame for its sender; `lack_of` says what the node
+lacks.
 
 Invariants
-  - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
-    all others wait.
+  - The items of an attempt are hashed in order: all sets wait behind one that waits for a thread.
   - The arbiter hears nothing of a dropped attempt.
-  - Links are checked against a chain that is ahead of the stored one by the blocks that are being committed;
-    when a commit fails, it goes back to the stored chain.
+  - Links are checked against a chain that is ahead of the stored one by the blocks that are being committed.
+    When a commit fails, it falls back to the stored chain.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from sluice.gateway.pipeline.notes import note_dispute, note_drop, note_refusal
 from sluice.gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.tables import Failure
-from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.workers.hashing import Hashing
 from sluice.gateway.workers.proof_checks import ProofChecks
 
@@ -58,42 +57,34 @@ class Attempt:
 
     attempt_id: AttemptId
     number: int
-    """Block number."""
     source: Source
     hasher: BlockHasher
     begun_ns: int
-    """When its header came."""
+    """The arrival of its header."""
     items: list[bytes] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
-    """Field numbers of the items."""
     summary: BlockSummary | None = None
     """Root hash, links and proofs; None until it is verified."""
+    block: VerifiedBlock | None = None
+    """The block as it is stored; None until it is linked."""
     unhashed: deque[Append] = field(default_factory=deque)
-    """Item sets that wait behind a large one for a thread."""
+    """Item sets that wait for a thread, or behind one that does."""
     hashing: asyncio.Task[None] | None = None
-    """The task that hashes them."""
     proving: asyncio.Task[None] | None = None
-    """The task that checks its proofs, unless they are checked at once."""
+    """The task that checks its proofs in a worker process."""
     settles: bytes | None = None
-    """The root hash of the block before it, where its links show that it has the other layout."""
+    """The root hash of the block before it, where its links show the other layout."""
     published: LedgerData | None = None
     """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
-    """Verify came while a thread was hashing."""
-
-    @property
-    def publisher(self) -> str:
-        """The name of its sender."""
-        return self.source.name
+    """Verify came while items were unhashed."""
 
 
 class Lack(NamedTuple):
-    """A reason why this node cannot check blocks."""
+    """A reason why this node cannot check a block."""
 
     number: int
-    """The block that could not be checked."""
     text: str
-    """Which block, and what is missing, as the log has it."""
 
 
 class BlocksInFlight:
@@ -103,10 +94,6 @@ class BlocksInFlight:
         arbiter: hears the outcomes.
         perform: performs its actions.
         store: holds the chain that the blocks continue.
-        checks: checks their proofs.
-        hashing: hashes large sets.
-        metrics: of the node.
-        now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
     """
 
@@ -120,9 +107,10 @@ class BlocksInFlight:
         metrics: Metrics,
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        dispute: Dispute,
     ) -> None:
         self.attempts: dict[AttemptId, Attempt] = {}
-        """Attempts that are begun and not dropped; whoever puts a block on disk removes its attempt."""
+        """Attempts that are neither dropped nor on disk."""
         self._arbiter = arbiter
         self._perform = perform
         self._store = store
@@ -134,44 +122,44 @@ class BlocksInFlight:
         self._chain_ahead = store.chain.copy()
         self._linked: BlockSummary | None = None
         """The last block of that chain, if it was linked in this run."""
-        self._dispute = Dispute()
+        self._dispute = dispute
         self._looking_at: int | None = None
-        """The block of an earlier run whose proofs are checked again, or were last."""
+        """The block of an earlier run whose proofs were checked again last."""
         self._said: tuple[int, bool] | None = None
         """The dispute that was logged last."""
         self._lack: Lack | None = None
 
     def lack_of(self, number: int) -> str | None:
-        """Return why the next block, `number`, could not be checked; None where nothing is known."""
+        """Return why block `number`, the next one, could not be checked; None: no reason is known."""
         return self._lack.text if self._lack is not None and self._lack.number == number else None
 
     def note_lack(self, lack: Lack) -> None:
-        """Remember a block that could not be checked: the lowest that is not stored yet."""
-        chain, held = self._chain_ahead, self._lack
+        """Remember the lowest block that could not be checked and is not stored."""
+        chain, known = self._chain_ahead, self._lack
         next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
-        if held is None or not next_number <= held.number < lack.number:
+        if known is None or not next_number <= known.number < lack.number:
             self._lack = lack
 
     def begin(self, action: Begin, source: Source) -> None:
-        """Begin an attempt: a publisher has won a block."""
+        """Begin an attempt."""
         self.attempts[action.attempt_id] = Attempt(
             action.attempt_id, action.block_number, source, self._checks.hasher(), self._now_ns()
         )
         self._metrics.blocks_received.inc()
 
     def drop(self, action: Drop) -> None:
-        """End an attempt that has failed."""
+        """End a failed attempt."""
         attempt = self.attempts.pop(action.attempt_id)
         attempt.unhashed.clear()
         for task in (attempt.hashing, attempt.proving):
             if task is not None:
                 task.cancel()
-        # A cancelled task holds its locals: kept here, the items would stay until a full garbage collection.
+        # A cancelled task keeps its locals, and with them the items, until a full garbage collection.
         attempt.hashing = attempt.proving = None
-        note_drop(attempt.publisher, action, attempt.source.key)
+        note_drop(attempt.source.name, action, attempt.source.key)
 
     def commit_failed(self) -> None:
-        """Go back to the stored chain: linked blocks will not be on disk."""
+        """Go back to the stored chain."""
         self._chain_ahead = self._store.chain.copy()
 
     def stop(self) -> None:
@@ -184,7 +172,7 @@ class BlocksInFlight:
     # --- items ---------------------------------------------------------------------------------------------
 
     def append(self, action: Append) -> Sequence[Action]:
-        """Add a set of items, and hash it now or behind those before it."""
+        """Add items, and hash them now or after those before them."""
         attempt = self.attempts[action.attempt_id]
         attempt.items.extend(action.items)
         attempt.kinds.extend(action.kinds)
@@ -196,10 +184,10 @@ class BlocksInFlight:
             return ()
         attempt.unhashed.append(action)
         if attempt.hashing is None:
-            attempt.hashing = self._spawn(self._hash_apart(attempt))
+            attempt.hashing = self._spawn(self._hash_elsewhere(attempt))
         return ()
 
-    async def _hash_apart(self, attempt: Attempt) -> None:
+    async def _hash_elsewhere(self, attempt: Attempt) -> None:
         try:
             while attempt.unhashed:
                 await self._hashing.add_next(attempt.hasher, attempt.unhashed)
@@ -224,16 +212,16 @@ class BlocksInFlight:
     def _verify(self, attempt: Attempt) -> Sequence[Action]:
         try:
             summary = attempt.hasher.finish()
-            if self._checks.at_once(summary):
-                attempt.summary = self._checks.check_now(summary)
-                return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+            attempt.summary = self._checks.check_now(summary)
         except BlockRefused as refused:
             return self._refused(attempt, refused)
-        attempt.proving = self._spawn(self._verify_apart(attempt, summary))
+        if attempt.summary is not None:
+            return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+        attempt.proving = self._spawn(self._verify_in_process(attempt, summary))
         return ()
 
-    async def _verify_apart(self, attempt: Attempt, summary: BlockSummary) -> None:
-        """Wait for the check of the proofs; a Drop cancels this."""
+    async def _verify_in_process(self, attempt: Attempt, summary: BlockSummary) -> None:
+        """Wait for the worker process; a Drop cancels this."""
         try:
             more_come = any(
                 other.proving is None and other.summary is None for other in self.attempts.values()
@@ -250,13 +238,12 @@ class BlocksInFlight:
         self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
 
     def _awaits_block_0(self) -> bool:
-        """Whether the chain has yet to begin, with block 0."""
         return self._store.last_number is None and self._arbiter.next_number == 0
 
     # --- links ---------------------------------------------------------------------------------------------
 
     def check_link(self, action: CheckLink) -> Sequence[Action]:
-        """Check both links of a verified block; blocks come in order of number."""
+        """Check both links of a verified block. Blocks come in order of number."""
         attempt = self.attempts[action.attempt_id]
         summary = attempt.summary
         assert summary is not None
@@ -278,7 +265,9 @@ class BlocksInFlight:
             )
             self._chain_ahead = chain
         attempt.summary = summary = chain.in_its_layout(summary)
-        chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
+        number, root_hash, layout = summary.number, summary.root_hash, LastLayout.of(summary)
+        chain.advance(number, root_hash, layout)
+        attempt.block = VerifiedBlock(number, attempt.items, root_hash, attempt.kinds, layout)
         self._linked = summary
         self._metrics.blocks_verified.inc()
         return self._arbiter.linked(action.attempt_id, self._now_ns())
@@ -287,11 +276,11 @@ class BlocksInFlight:
         self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED
     ) -> Sequence[Action]:
         number, refusal = attempt.number, refused.refusal
-        note_refusal(self._metrics, number, attempt.publisher, refusal, attempt.source.key)
+        note_refusal(self._metrics, number, attempt.source.name, refusal, attempt.source.key)
         if refusal.kind.fault is not Fault.SENDER:
             failure = Failure.UNCHECKED
             self.note_lack(
-                Lack(number, f"block {number} of {attempt.publisher} cannot be checked: {refusal}")
+                Lack(number, f"block {number} of {attempt.source.name} cannot be checked: {refusal}")
             )
         return self._arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns(), failure=failure)
 
@@ -299,7 +288,7 @@ class BlocksInFlight:
 
     @property
     def disputed(self) -> Disputed | None:
-        """The present dispute over the last stored block; None where there is none."""
+        """The dispute over the last stored block; None: there is none."""
         return self._dispute.state(self._store.last_number, self._now_ns())
 
     def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
@@ -307,7 +296,7 @@ class BlocksInFlight:
         number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
         named_root = summary.previous_root_hash
         if number is None or own_root is None or number != self._store.last_number or named_root == own_root:
-            return False  # what it is to follow is not stored yet, or it is that block after all
+            return False  # the block before it is not stored yet, or is the one it names
         self._dispute.claim(number, own_root, source, named_root, self._now_ns())
         if self._dispute.is_signed(number) is None:
             if self._linked is not None and self._linked.number == number:
@@ -324,7 +313,7 @@ class BlocksInFlight:
         return found.is_dead_end
 
     async def _look_at_stored(self, number: int) -> None:
-        """Check in a thread whether a signature covers the root hash of the last block of an earlier run."""
+        """Check in a thread whether a signature covers the root hash of a block from an earlier run."""
 
         def is_signed() -> bool:
             try:

@@ -1,8 +1,4 @@
-"""Log lines and metrics of the publish race: answers, refusals, lost blocks.
-
-A shell around the log and the metrics; it decides nothing. `pipeline.conductor` and `pipeline.in_flight` call
-it.
-"""
+"""Log lines and metrics of the publish race: answers, refusals, lost blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 RESENT_BEGINNING = "beginning"
-"""The reason of a ResendBlock for a block that did not fail: it was passed for a beginning that did."""
+"""The reason of a ResendBlock for a block that publishers passed for a first block that failed."""
 
 _USUAL_ENDS = (EndStatus.SUCCESS, EndStatus.DUPLICATE_BLOCK)
 _OURS = (Failure.TIMED_OUT, Failure.NODE)
@@ -37,7 +33,7 @@ _SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response, cause: str = "") -> None:
-    """Note an answer to a publisher; acknowledgements are counted where blocks are committed.
+    """Note an answer to a publisher, unless it is an acknowledgement.
 
     `cause`, here and below, is the key by which `gateway.logs` counts the lines of this publisher.
     """
@@ -84,7 +80,7 @@ def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal
 
 
 def note_dispute(disputed: Disputed) -> None:
-    """Note that the last stored block is disputed."""
+    """Note a dispute over the last stored block."""
     log.log(
         logging.ERROR if disputed.is_dead_end else logging.WARNING,
         disputed.text,
@@ -98,7 +94,7 @@ def note_dispute(disputed: Disputed) -> None:
 
 
 def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "") -> None:
-    """Note a dropped message; of many in a row only the first is logged."""
+    """Note a dropped message; log only the first in a row."""
     metrics.stray_messages.inc()
     if action.is_first:
         extra = caused_by(cause, publisher=publisher, reason=action.reason)
@@ -106,11 +102,13 @@ def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "")
 
 
 def note_backoff(metrics: Metrics, action: BackedOff) -> None:
-    """Note that a publisher backs off for a while."""
+    """Note that a backoff begins."""
     metrics.backoffs.inc()
     log.warning(
         "publisher backs off",
-        extra=fields(publisher=action.words(), failures=action.level, seconds=round(action.left_ns / 1e9, 3)),
+        extra=fields(
+            publisher=action.words(), failures=action.failure_count, seconds=round(action.left_ns / 1e9, 3)
+        ),
     )
 
 

@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 PublisherId = NewType("PublisherId", int)
-"""One stream of one publisher; given by the shell, never used twice."""
+"""One stream of one publisher. The shell gives it and never reuses it."""
 
 AttemptId = NewType("AttemptId", int)
-"""One try at one block by one publisher; counted from 1, never used twice."""
+"""One try at one block by one publisher, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +63,25 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """Why the block is needed again, for the metrics; not sent. None: publishers passed it for a first block
-    that has failed."""
+    """The reason why the block is needed again, for the metrics; not sent. None: publishers passed it for a
+    first block that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """The offered block is ahead of this node."""
 
-    last_number: int | None  # the last committed block; None: there is none
+    last_number: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfStream:
-    """The last word on a stream."""
+    """The last response on a stream."""
 
     status: EndStatus
-    last_number: int | None  # the last committed block; None: there is none
+    last_number: int | None
     proximate_number: int | None = None
-    """The block that the status is about; None: no block (0 on the wire)."""
+    """The block that the status is about; None is 0 on the wire."""
     reason: str = ""  # for the log: what, got, expected. Not sent
 
 
@@ -90,7 +90,7 @@ Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Queue a response to a publisher. An EndOfStream is followed by nothing on that stream."""
+    """Queue a response to a publisher. Nothing follows an EndOfStream."""
 
     publisher_id: PublisherId
     response: Response
@@ -98,14 +98,14 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndResponses:
-    """End the stream with status OK, once all its responses are sent."""
+    """End the stream with status OK after all its responses."""
 
     publisher_id: PublisherId
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A publisher has won a block: open a buffer and a hasher for it."""
+    """Open a buffer and a hasher for a block that a publisher has won."""
 
     attempt_id: AttemptId
     block_number: int
@@ -114,7 +114,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add items to the attempt's buffer and hash them; report a refusal with `refused`."""
+    """Buffer and hash items; report a refusal with `refused`."""
 
     attempt_id: AttemptId
     items: Sequence[bytes]
@@ -131,7 +131,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class CheckLink:
-    """Check that the attempt continues the block before it; report with `linked` or `refused`.
+    """Check that the block continues the one before it; report with `linked` or `refused`.
 
     In order of number, each block once the one before it is linked or committed.
     """
@@ -141,29 +141,29 @@ class CheckLink:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write the block to the block store; report with `committed` or `commit_failed`. In order of number."""
+    """Store the block; report with `committed` or `commit_failed`. In order of number."""
 
     attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget the attempt. Nothing of it may reach the block store."""
+    """Forget the attempt. Nothing of it may be stored."""
 
     attempt_id: AttemptId
     block_number: int
     failure: Failure
-    reason: str  # for the log: what, got, expected
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Shutdown has finished what was complete; every stream is ended."""
+    """The shutdown is done: complete blocks are finished, every stream is ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceError:
-    """The last publisher sent EndStream(ERROR): tell live subscribers that their source is gone."""
+    """The last publisher sent EndStream(ERROR): tell live subscribers."""
 
     publisher_id: PublisherId
 
@@ -173,16 +173,16 @@ class Stray:
     """A message that belongs to no block was dropped."""
 
     publisher_id: PublisherId
-    reason: str  # for the log: what, got, expected
-    is_first: bool  # it is the first one in a row
+    reason: str
+    is_first: bool  # of several in a row
 
 
 @dataclass(frozen=True, slots=True)
 class AimCatchUp:
-    """A publisher has named a block further ahead than any before; once for each rise."""
+    """A publisher has named a higher block than any before."""
 
     target_number: int
-    """The highest block offered beyond what this node could take, or named by TOO_FAR_BEHIND. Advisory."""
+    """Highest block offered beyond U, or named by TOO_FAR_BEHIND. Advisory."""
 
 
 Action = (

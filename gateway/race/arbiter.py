@@ -1,54 +1,46 @@
 """The arbiter of the publish race: it decides who sends which block, and what each publisher hears.
 
-Pure: no gRPC type, no clock, no lock. Each event is a method: a message of a publisher, a verdict of the
-node, the passing of time. It returns the actions (`gateway.race.actions`) that the caller performs in order.
+Pure: no gRPC type, no clock, no lock. Each event is a method: a publisher's message, a verdict of the node,
+the passing of time. It returns actions (`gateway.race.actions`), which the caller performs in order.
 
 Theory of operation
 ===================
 
-Several publishers stream the same chain to one node, and the node needs each block once. The arbiter gives
-each block to the first publisher that offers it, the winner, and has the others skip it. If the winner fails,
-the arbiter asks the others for the block. Below, L is the last committed block and U is the next block that
-nobody streams yet.
+Several publishers stream the same chain to one node, and the node needs each block once. The first publisher
+that offers a block wins it; the others skip it. If the winner fails, the arbiter asks the others for the
+block. L is the last committed block, U the next block that nobody streams yet.
 
-Two state machines run; `gateway.race.tables` holds a table for each:
+Two state machines run; `gateway.race.tables` has a table for each:
 
-  - The stream (STREAM_TABLE): one machine per connected publisher. Its state decides what a message means
-    when it comes now, for example whether items belong to a block or have no header before them. A cell
-    lists reactions; each reaction is a method of `Arbiter`.
-  - The block (BLOCK_TABLE): one machine per block above L that somebody has begun. The node verifies a block
-    as soon as it is complete, in any order, and links and commits blocks in order of number. Every failure
-    leads back to OPEN, where anybody may win the block again. A missing cell is a bug of the caller and
-    raises `RaceError`.
+  - The stream (STREAM_TABLE), one machine per connected publisher. Its state decides what a message means. A
+    cell lists reactions; each reaction is a method of `Arbiter`.
+  - The block (BLOCK_TABLE), one machine per block above L that somebody has begun. The node verifies complete
+    blocks in any order, and links and commits them in order of number. Every failure leads back to OPEN,
+    where anybody may win the block again. A missing cell is the caller's bug and raises `RaceError`.
 
-The machines meet in three places. An accepted offer joins a stream to a block. The end of the block parts
-them: the stream goes on to the next block while the node checks this one. A failure parts them too: when the
+An accepted offer joins a stream to a block. The end of the block parts them, and so does a failure: when the
 block fails, its stream drops items until its next header; when the stream ends, its block fails.
 
-Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, and CONSEQUENCES
-says what a failure means for the winner.
+Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, CONSEQUENCES what
+a failure means for the winner.
 
 Four things are not tables:
 
-  - The standing of a block (`standing_of`). It depends on numbers (L, U, the first block), on a set (who has
-    failed the block) and on who else is connected. A function reduces all that to one `Standing`, and the
-    table takes over from there.
-  - Who goes first (`stands_back`). This is an order of publishers, not a state: each reason to let others go
-    first adds to a number. A publisher may send a block that nobody sends if no other connected one has a
-    lower number. So somebody may always send it.
-  - Time limits (`block_deadline` and its siblings). They are computed from the states and times in the
-    records: a timer that each transition starts and stops would be a second copy of the state.
-    `next_deadline_ns` returns the earliest limit, at which the caller calls `tick`.
-  - What follows from an event (`_settle`): asking for the next link check, ending a stalled winner, asking
-    for block L + 1 again, closing streams that are done. These conditions are about the whole race, so they
-    are checked once after every event instead of in every cell.
+  - The standing of a block (`standing_of`) depends on numbers (L, U, the first block), on who has failed the
+    block, and on who else is connected. A function reduces this to one `Standing` for the table.
+  - Who goes first (`stands_back`) is an order of publishers. Each reason to let others go first adds to a
+    number. A publisher may send a block if no other connected one has a lower number, so somebody always may.
+  - Time limits (`block_deadline` and its siblings) follow from the records. Timers that transitions start and
+    stop would be a second copy of the state. The caller calls `tick` at `next_deadline_ns`.
+  - The consequences of an event for the whole race (`_settle`) are checked once after each event: the next
+    link check, a stalled winner, a request for L + 1, streams that are done.
 
-Two paths are hot: items of the winner, and headers that are skipped. `_react` returns early on both.
+Two paths are hot: the winner's items, and skipped headers. `_react` returns early on both.
 
-Invariants, asserted by `check()`, which the tests and the simulator call after every event
+Invariants, asserted by `check()` after every event of a test or simulation
   - One attempt at a time for each block, and one block at a time for each publisher.
   - Blocks go to disk in order of number without gaps.
-  - While a publisher is connected, some publisher may send block L + 1 unless it is live already, and will.
+  - While a publisher is connected, block L + 1 is live, or some publisher may send it and will.
 """
 
 from __future__ import annotations
@@ -60,6 +52,7 @@ from typing import Final
 
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
@@ -106,14 +99,11 @@ from sluice.gateway.race.tables import (
 __all__ = ["Arbiter", "RaceError"]
 
 NEWCOMER_BLOCKS_MAX: Final = 8
-"""Blocks above L + 1 that all newcomers together may have begun before others may go first."""
+"""Blocks above L + 1 that all newcomers together may have begun."""
 ADDRESS_BLOCKS_MAX: Final = 4
-"""The same for the newcomers of one address. Both limits are 1 while newcomers have failed of late."""
+"""Those of one address. Both limits are 1 after recent failures of newcomers."""
 QUIET_PART: Final = 6
-"""A winner is quiet when nothing of its block has come for this part of `block_timeout_ns`."""
-BLAMED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers that are remembered for having failed one block. Beyond it, those that are gone are forgotten: a
-name costs its publisher nothing, and nobody may bring the block for long."""
+"""A winner is quiet when it has sent nothing for this fraction of `block_timeout_ns`."""
 
 _NOBODY: Final = 1 << 30
 _APPEND_ONLY = (Reaction.APPEND,)
@@ -123,43 +113,39 @@ _TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
 
 
 class RaceError(GatewayError):
-    """The caller reported something that cannot be: our bug, never a publisher's."""
+    """The caller reported an impossible event: our bug, never a publisher's."""
 
 
-@dataclass(slots=True)  # made for every message: a frozen one takes twice as long to make
+@dataclass(slots=True)  # not frozen: that takes twice as long to make, for every message
 class _Message:
-    """A publisher's message, or the end of its stream, as far as a reaction needs it."""
+    """A message, or the end of a stream, as reactions need it."""
 
     now_ns: int
     reason: str
-    """For the log, if the message turns out to be wrong: got, expected."""
+    """For the log, if the message is wrong: got, expected."""
     number: int = 0
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
-    proven: bool = False  # the items end with a proof
-    failure: Failure = Failure.LEFT  # what it means for a block in progress
+    proven: bool = False
+    failure: Failure = Failure.LEFT  # of a block in progress
     closes_at_ns: int = 0
-    """When the stream is closed though its blocks are not settled; 0: not before they are."""
+    """The time to close the stream at the latest; 0: close it when its blocks are settled."""
 
 
 @dataclass(slots=True)
-class _Held:
-    """What publishers hold open: blocks that are being sent."""
-
+class _BlocksSent:
     quiet: set[tuple[str, str]] = field(default_factory=set)
-    """Name and address of those who hold a block open without items coming."""
-    at_address: Counter[str] = field(default_factory=Counter)  # blocks of newcomers by address
-    in_all: int = 0  # blocks of newcomers
+    """Name and address of quiet senders."""
+    at_address: Counter[str] = field(default_factory=Counter)
+    in_all: int = 0
 
 
 class Arbiter:
     """The publish race of one node.
 
     Args:
-        last_number: L, the last committed block; None for an empty node.
-        first_number: the first block held. On an empty node, the block to begin with; None: whichever is
-            offered first.
-        rules: limits and times.
+        last_number: L; None for an empty node.
+        first_number: the first stored block, or the block that an empty node begins with; None: any.
     """
 
     def __init__(
@@ -170,50 +156,51 @@ class Arbiter:
         self.first_number = first_number
         self.begins_anywhere = last_number is None and first_number is None
         self.catch_up_target: int | None = None
-        """The highest block that a publisher has offered beyond what this node could take."""
+        """The highest block that a publisher has offered beyond U."""
         self.blocks: dict[int, BlockRecord] = {}
-        """The blocks above L that were begun, by number."""
+        """The blocks above L that were begun."""
         self.attempts: dict[AttemptId, BlockRecord] = {}
-        """Of these, the live ones."""
+        """The live ones of these."""
         self.streams: dict[PublisherId, StreamRecord] = {}
-        self.reputations = Reputations(self.rules.block_timeout_ns)
+        self.reputations = Reputations(
+            self.rules.block_timeout_ns, forgiving_blocks=self.rules.forgiving_blocks
+        )
         self.inflight_bytes = 0
         self.publisher_bytes: dict[str, int] = {}
-        """Of these, the bytes of each publisher's blocks, by name; no entry is 0."""
+        """In-flight bytes by the winner's name; no entry is 0."""
         self.address_bytes: dict[str, int] = {}
-        """The same by network address."""
+        """In-flight bytes by the winner's network address."""
         self.persistence_failed: str | None = None
-        """Why the disk cannot be written, while it cannot."""
+        """The reason why the disk refuses writes; None: it takes them."""
         self.persistence_number = 0
-        """The first block that could not be written; blocks below it may still wait for acknowledgement."""
+        """The first block that could not be written. Blocks below it may still wait for acknowledgement."""
         self.shutting_down = False
         self.retired: str | None = None
-        """Why publishers are sent elsewhere, while the node is a standby or becomes one."""
+        """The reason why publishers are sent elsewhere; None: they are accepted."""
         self.idle = False
-        """The shutdown or retirement is done: complete blocks are finished, and every stream is ended."""
+        """The shutdown or retirement is done."""
         self.lowest_since_ns = 0
-        """When block L was committed, since when all wait for block L + 1."""
+        """The time of the commit of block L: all wait for L + 1 since then."""
         self.skipped_ns = 0
-        """When the first publisher that stands back was told to skip block L + 1; 0: none was."""
+        """The time when a publisher that stands back first skipped L + 1; 0: none did."""
         self.pardoned: int | None = None
-        """The block that anybody may send, because those who went first have let their time go by."""
+        """The block that anybody may send, because those who went first did not."""
         self.now_ns = 0
-        """Time of the last event that was not items. Backoff is judged by it."""
+        """Time of the last event that was not items; backoff is judged by it."""
 
-        self._now_ns = 0  # time of the last event
+        self._now_ns = 0
         self._actions: list[Action] = []
         self._attempt_count = 0
         self._order_count = 0
         self._link_asked = AttemptId(0)
-        self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
-        self._timed: BlockRecord | None = None  # the block whose winner's time runs
+        self._link_from = 0  # all blocks from L + 1 to below this one are COMMITTING
+        self._timed: BlockRecord | None = None
         self._overdue: list[BlockRecord] = []
-        self._before_others: PublisherId | None = None  # who stood back behind nobody when last asked
-        # Indexes over `blocks`, kept by `_index`: they are asked after every event.
+        self._before_others: PublisherId | None = None  # the stream that went first at the last look
+        # Indexes over `blocks`, kept by `_index`, because every event reads them.
         self._sent: dict[int, BlockRecord] = {}
         self._open: dict[int, BlockRecord] = {}
         self._highest_live: int | None = None
-        # The result of `_find_deadline_ns`, while it holds.
         self._deadline_ns: int | None = None
         self._deadline_is_known = False
         self._steps: dict[Reaction, Callable[[StreamRecord, _Message], None]] = {
@@ -232,12 +219,10 @@ class Arbiter:
     def connected(
         self, publisher_id: PublisherId, name: str, now_ns: int, *, address: str = "", is_peer: bool = False
     ) -> list[Action]:
-        """A publisher opens a stream.
+        """A publisher opens a stream. Streams may share a name, and names an address.
 
         Args:
-            name: the publisher's; several streams may share it.
-            address: its network address; several publishers may share it.
-            is_peer: the stream is this node's own subscription to another node. A standby takes it as well.
+            is_peer: the stream is this node's subscription to another node. A standby accepts it too.
         """
         self._now_ns = now_ns
         if publisher_id in self.streams:
@@ -259,7 +244,7 @@ class Arbiter:
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
-            block.used_ns = 0  # its time runs only now that somebody else could bring it
+            block.used_ns = 0  # its time runs only while somebody else could bring the block
             block.runs_from_ns = block.timed_from_ns = now_ns
         return self._settle()
 
@@ -273,11 +258,11 @@ class Arbiter:
         kinds: Sequence[int],
         proven: bool = False,
     ) -> list[Action]:
-        """An item set begins with the header of block `number`; `kinds` and `proven` are as for `items`."""
+        """An item set begins with the header of block `number`. `kinds` and `proven` as in `items`."""
         self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
         message = _Message(now_ns, "", number, items, kinds, proven)
-        if stream.block is not None:  # the stream leaves it for this one
+        if stream.block is not None:
             asked, behind = stream.asked_for, stream.behind_from
             message.reason = f"got the header of block {number}, expected the rest of the block"
             if stream.block.number == number:
@@ -298,10 +283,12 @@ class Arbiter:
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set has no header; it ends with a proof if `proven`, and has nothing but proofs if
-        `only_proofs`.
+        """An item set has no header.
 
-        `kinds` are the items' field numbers, handed on in `Append`.
+        Args:
+            kinds: field numbers of the items, passed on in `Append`.
+            proven: the items end with a proof.
+            only_proofs: they are all proofs.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
@@ -333,9 +320,8 @@ class Arbiter:
         """The publisher sends EndStream.
 
         Args:
-            target: the block that TOO_FAR_BEHIND names: this node has to get it from others.
+            target: the block named by TOO_FAR_BEHIND, which this node needs from others.
             is_error: the code is ERROR.
-            reason: for the log.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
@@ -348,7 +334,7 @@ class Arbiter:
         return self._react(stream, StreamEvent.GOODBYE, message)
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
-        """The publisher closes its sending side in order; it still hears of the blocks that it offered."""
+        """The publisher closes its sending side. It still hears of the blocks that it offered."""
         self._now_ns = now_ns
         message = _Message(now_ns, "the publisher closed its side")
         return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, message)
@@ -356,7 +342,7 @@ class Arbiter:
     def left(
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
-        """The stream is gone: broken, cancelled, or closed after the node ended it.
+        """The stream is gone: broken, cancelled, or closed after its end.
 
         The caller reports this exactly once for every stream.
         """
@@ -364,7 +350,7 @@ class Arbiter:
         return self._react(self.stream(publisher_id), StreamEvent.LOST, _Message(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """A message breaks the protocol by its form; `reason` says what, got, expected."""
+        """A message is malformed; `reason` says what, got, expected."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -372,7 +358,7 @@ class Arbiter:
         return self._settle()
 
     def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """The node failed to handle this publisher's message; the others go on."""
+        """The node failed to handle this publisher's message. Other publishers go on."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -407,7 +393,7 @@ class Arbiter:
 
         Args:
             failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: this node cannot tell.
-                DISPUTED: the link is wrong, and the node's own last block may be to blame.
+                DISPUTED: the link is wrong, or the node's own last block is.
         """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
@@ -416,7 +402,7 @@ class Arbiter:
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """The block is on disk, and wherever else it has to be. Acknowledge it."""
+        """The block is durable here and in the replication quorum: acknowledge it."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is None:
@@ -435,9 +421,9 @@ class Arbiter:
         return self._settle()
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """The disk refused the block: drop it and all above it, and end every publisher.
+        """The disk refused the block: drop it and all above it, and end every stream.
 
-        The blocks below it are on disk and wait for their acknowledgement: they stay.
+        Blocks below it are on disk and still wait for their acknowledgement.
         """
         self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
@@ -455,20 +441,20 @@ class Arbiter:
         """Finish the blocks that are complete and next in line, then end every stream with SUCCESS."""
         self._now_ns = now_ns
         if not self.is_closing:
-            self.idle = False  # a standby has streams of its own to end
+            self.idle = False  # a standby was idle, and has streams of its own to end
         self.shutting_down = True
         return self._close_doors()
 
     def give_up(self, now_ns: int) -> list[Action]:
-        """The time for a shutdown is over: end every stream with SUCCESS, finished or not."""
+        """The shutdown took too long: end every stream with SUCCESS."""
         self._now_ns = now_ns
         self._end_all(EndStatus.SUCCESS, self._closing_reason())
         return self._settle()
 
     def retire(self, reason: str, now_ns: int) -> list[Action]:
-        """Do as `shutdown`, but only until `reinstate`, and go on taking blocks from peers.
+        """Send publishers elsewhere until `reinstate`, after finishing blocks as `shutdown` does.
 
-        `reason` is for the log.
+        Peers' blocks are still taken.
         """
         self._now_ns = now_ns
         if self.retired is not None or self.shutting_down:
@@ -477,17 +463,17 @@ class Arbiter:
         return self._close_doors()
 
     def reinstate(self) -> None:
-        """Accept publishers again, and the block that was given up when the node retired."""
+        """Accept publishers again, and the blocks that were dropped at retirement."""
         self.retired = None
         self.idle = self.shutting_down and self.idle
 
     def tick(self, now_ns: int) -> list[Action]:
-        """Time has passed; call at `next_deadline_ns` or later."""
+        """Apply the time limits; call this at `next_deadline_ns` or later."""
         self._now_ns = self.now_ns = now_ns
         for stream in list(self.streams.values()):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
-                # No later acknowledgement has come, which would have covered this one.
+                # No later acknowledgement came that covers this one.
                 stream.owed_since_ns, stream.has_heard = None, True
                 self._send(stream, Acknowledgement(stream.hears_from - 1))
             at = self.stream_deadline(stream)
@@ -512,19 +498,19 @@ class Arbiter:
         return self._settle()
 
     def forget_catch_up_target(self) -> None:
-        """The target seems to be wrong: report the next one even if it is lower."""
+        """Report the next target even if it is lower: this one seems wrong."""
         self.catch_up_target = None
 
-    def hold_back(self, publisher_id: PublisherId) -> None:
-        """The caller stops reading this publisher, as `may_read` says: no time limit runs for it."""
-        self.stream(publisher_id).held_back = True
+    def pause_reading(self, publisher_id: PublisherId) -> None:
+        """The caller pauses reading this publisher (`may_read`): no time limit runs for it."""
+        self.stream(publisher_id).is_paused = True
         self._deadline_is_known = False
 
-    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
+    def resume_reading(self, publisher_id: PublisherId, now_ns: int) -> None:
         """The caller reads this publisher again: its time starts anew."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        stream.held_back, self._deadline_is_known = False, False
+        stream.is_paused, self._deadline_is_known = False, False
         stream.since_ns = now_ns
         if stream.block is not None:
             self._begin_time(stream.block)
@@ -535,7 +521,7 @@ class Arbiter:
         stream.delayed_from_ns, self._deadline_is_known = now_ns, False
 
     def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The kept message follows now: the publisher's time goes on where it stopped."""
+        """The kept message follows: the publisher's time goes on where it stopped."""
         stream = self.stream(publisher_id)
         from_ns, stream.delayed_from_ns, self._deadline_is_known = stream.delayed_from_ns, None, False
         if from_ns is None:
@@ -547,7 +533,7 @@ class Arbiter:
                 block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
-        """The node did not run for so long, up to now, and heard nobody: take this off everybody's time."""
+        """Take `for_ns`, in which the node did not run, off everybody's time."""
         self._deadline_is_known = False
         for stream in self.streams.values():
             stream.since_ns = min(now_ns, stream.since_ns + for_ns)
@@ -563,12 +549,12 @@ class Arbiter:
 
     @property
     def is_closing(self) -> bool:
-        """The node finishes what is complete and takes nothing more."""
+        """True while the node only finishes complete blocks."""
         return self.shutting_down or (self.retired is not None and not self.idle)
 
     @property
     def source_count(self) -> int:
-        """Number of streams on which blocks may come: publishers' and this node's own subscriptions."""
+        """Number of streams that may bring blocks: publishers' and peers'."""
         return sum(stream.state not in GONE for stream in self.streams.values())
 
     @property
@@ -578,14 +564,14 @@ class Arbiter:
 
     @property
     def next_number(self) -> int:
-        """L + 1: the block that is committed next; 0 for a node that begins with whatever is offered."""
+        """L + 1; 0 on a node that begins with any block."""
         if self.last_number is not None:
             return self.last_number + 1
         return self.first_number or 0
 
     @property
     def has_beginning(self) -> bool:
-        """The first block of the chain on this node is settled."""
+        """True once the first block of this node's chain is known."""
         return self.last_number is not None or not self.begins_anywhere
 
     @property
@@ -594,7 +580,7 @@ class Arbiter:
         return self.next_number if self._highest_live is None else self._highest_live + 1
 
     def next_unstreamed_for(self, stream: StreamRecord) -> int:
-        """Return U for one publisher: above the blocks from U on that it failed and may not send."""
+        """Return U for one publisher: it passes blocks that it failed and may not send."""
         number = self.next_unstreamed
         while (
             (block := self.blocks.get(number)) is not None
@@ -605,7 +591,7 @@ class Arbiter:
         return number
 
     def is_unbegun(self) -> bool:
-        """Return whether the node is empty, holds no block, and begins with whichever is offered."""
+        """Return whether the node is empty, has nothing in flight, and begins with any block."""
         if not self.begins_anywhere or self.last_number is not None:
             return False
         return not any(block.state in LIVE for block in self.blocks.values())
@@ -620,34 +606,30 @@ class Arbiter:
         return self._sent.values()
 
     def lowest_sent(self) -> BlockRecord | None:
-        """Return the lowest block that is being sent, whatever is below it."""
+        """Return the lowest block that is being sent."""
         return self._sent[min(self._sent)] if self._sent else None
 
     def slowest(self) -> BlockRecord | None:
-        """Return the block that all others wait for: it is being sent, and all below it are received.
-
-        All blocks below the lowest one that is being sent are held, unless one of them is open.
-        """
+        """Return the block that all wait for: it is being sent, and all below it are received."""
         block = self.lowest_sent()
         return block if block is not None and all(number > block.number for number in self._open) else None
 
     def awaits(self, stream: StreamRecord) -> bool:
-        """Return whether a block that the stream has offered is in flight, or to be acknowledged late."""
+        """Return whether an offered block of the stream is in flight, or is to be acknowledged late."""
         return stream.owed_since_ns is not None or any(
             block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
         )
 
-    def is_held_back(self, block: BlockRecord) -> bool:
-        """Return whether the caller does not read the block's winner now."""
+    def is_paused(self, block: BlockRecord) -> bool:
+        """Return whether the caller has paused reading the block's winner."""
         winner = self._winner(block)
-        return winner is not None and winner.held_back
+        return winner is not None and winner.is_paused
 
     def _winner(self, block: BlockRecord) -> StreamRecord | None:
-        """Return the stream of a block's winner; None: it is gone."""
         return None if block.winner is None else self.streams.get(block.winner)
 
     def stream(self, publisher_id: PublisherId) -> StreamRecord:
-        """Return the stream of this id. Raises RaceError if there is none."""
+        """Return a stream. Raises RaceError if there is none."""
         stream = self.streams.get(publisher_id)
         if stream is None:
             raise RaceError(f"publisher {publisher_id}: not connected")
@@ -656,11 +638,11 @@ class Arbiter:
     # --- memory --------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        """Return whether no more bytes may come in but those that free memory."""
+        """Return whether the bytes in flight reach their limit."""
         return self.inflight_bytes >= self.rules.inflight_bytes_max
 
     def is_full_for(self, stream: StreamRecord) -> bool:
-        """Return whether the same holds for this publisher or its address."""
+        """Return whether they do, or those of this publisher or its address."""
         if self.is_full():
             return True
         rules = self.rules
@@ -672,11 +654,10 @@ class Arbiter:
     def may_read(self, publisher_id: PublisherId) -> bool:
         """Return whether the caller may take another message from this publisher now.
 
-        When memory is full, or the publisher's share is, only the commit of block L + 1 frees some. So the
-        caller reads the publisher that sends L + 1, or, while nobody does, all that may send it; what these
-        still send of later blocks is dropped (`is_in_the_way`). No limit can stop the race in this way:
-        L + 1 is sent by a publisher that is read, may be sent by those that are read, or is held whole and
-        will be committed.
+        When a limit of bytes is reached, only the commit of L + 1 frees memory. Then the caller reads only
+        the publisher that sends L + 1 or, while nobody does, those that may; `is_in_the_way` drops what these
+        still send of later blocks. So no limit stops the race: L + 1 is sent by a publisher that is read, may
+        be sent by one, or is received and will be committed.
         """
         if self.inflight_bytes < self.rules.full_bytes_min:
             return True
@@ -697,7 +678,7 @@ class Arbiter:
     def is_in_the_way(self, stream: StreamRecord) -> bool:
         """Return whether memory is full and the stream sends a later block instead of the missing L + 1.
 
-        The publisher will drop that block itself when it reads that it was asked for L + 1.
+        The publisher drops that block itself when it reads the request for L + 1.
         """
         if self.inflight_bytes < self.rules.full_bytes_min or stream.block is None:
             return False
@@ -723,8 +704,8 @@ class Arbiter:
             gives_way = self.gives_way(block, stream)
             return Standing.HEADER_OF_NEWCOMER if gives_way else Standing.STREAMING
         if block is not None and block.state in LIVE:
-            return Standing.HELD
-        # The number that means "no block" is ahead, wherever the chain begins or ends.
+            return Standing.RECEIVED
+        # The number that means "no block" is always ahead.
         if number > BLOCK_NUMBER_MAX:
             return Standing.AHEAD
         if not anywhere and number > (unstreamed := self.next_unstreamed_for(stream)):
@@ -737,19 +718,19 @@ class Arbiter:
         return Standing.WANTED_BUT_P_STANDS_BACK
 
     def may_send(self, stream: StreamRecord, number: int) -> bool:
-        """Return whether a publisher may win a block that nobody sends: no other connected one goes first."""
+        """Return whether a publisher may win a block that nobody sends."""
         back = self.stands_back(stream, number)
         return not back or back <= self.least_back(number)
 
     def least_back(self, number: int) -> int:
         """Return the lowest `stands_back` of the connected publishers for a block."""
-        held = self._held() if number > self.next_number else None
+        sent = self._count_sent() if number > self.next_number else None
         first = self.streams.get(self._before_others or PublisherId(0))
-        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
+        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, sent):
             return 0
         least = _NOBODY
         for stream in self.streams.values():
-            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, held)) < least:
+            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, sent)) < least:
                 least = back
                 if not back:
                     self._before_others = stream.publisher_id
@@ -759,54 +740,53 @@ class Arbiter:
     def _is_waited_for(self, stream: StreamRecord) -> bool:
         return stream.state not in GONE and not stream.let_pass
 
-    def stands_back(self, stream: StreamRecord, number: int, held: _Held | None = None) -> int:
-        """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
+    def stands_back(self, stream: StreamRecord, number: int, sent: _BlocksSent | None = None) -> int:
+        """Return how far a publisher stands back for a block that nobody sends; 0: it goes first.
 
-        The backoff weighs most, then a failure of this very block, then the blocks that the publisher
-        holds open. `held` are the blocks held open above L + 1, if the caller has counted them.
+        The backoff weighs most, then a failure of this very block, then other blocks that it is sending:
+        `sent` if the caller has counted them.
         """
         block = self.blocks.get(number)
         is_blamed = block is not None and stream.name in block.blamed
         if stream.is_peer or number == self.pardoned or self.is_unbegun():
             return 4 if is_blamed else 0
-        back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
-        if is_blamed:
-            back += 4
-        return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
+        back = 4 if is_blamed else 0
+        if self.now_ns < self.reputations.last_until_ns:
+            back += 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        return back + self.share_of(stream, sent or self._count_sent()) if number > self.next_number else back
 
-    def share_of(self, stream: StreamRecord, held: _Held) -> int:
-        """Return the share of open blocks that is used up: 3 its own, 2 its address's, 1 newcomers'; 0: none.
+    def share_of(self, stream: StreamRecord, sent: _BlocksSent) -> int:
+        """Return which share of open blocks is used up: 3 own, 2 its address's, 1 the newcomers'; 0: none.
 
-        Any publisher may hold one quiet block open. Newcomers may hold few blocks open, quiet or not, and a
-        newcomer's block is quiet while only its header has come.
+        Any publisher may have one quiet block. Newcomers may have few blocks in all, and a newcomer's block
+        is quiet while only its header has come.
         """
         who = stream.name, stream.address
-        if who in held.quiet:
+        if who in sent.quiet:
             return 3
-        if not held.in_all or not self.reputations.is_newcomer(*who):
+        if not sent.in_all or not self.reputations.is_newcomer(*who):
             return 0
         is_feared = self.reputations.fears_newcomers(self.now_ns)
-        if held.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
+        if sent.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
             return 2
-        return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+        return 1 if sent.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
 
-    def _held(self) -> _Held:
-        """Count the blocks that publishers hold open."""
-        held = _Held()
+    def _count_sent(self) -> _BlocksSent:
+        sent = _BlocksSent()
         for block in self.sent_blocks():
             who = block.winner_name, block.winner_address
             is_newcomer = block.is_counted and self.reputations.is_newcomer(*who)
             if block.is_counted and (self._is_quiet(block) or (is_newcomer and block.item_count <= 1)):
-                held.quiet.add(who)
+                sent.quiet.add(who)
             if is_newcomer:
-                held.at_address[block.winner_address] += 1
-                held.in_all += 1
-        return held
+                sent.at_address[block.winner_address] += 1
+                sent.in_all += 1
+        return sent
 
     def _is_quiet(self, block: BlockRecord) -> bool:
-        """Return whether nothing has come for a block for a while, though its winner is read."""
+        """Return whether a winner that is read has sent nothing for a while."""
         winner = self._winner(block)
-        if winner is None or winner.held_back or winner.delayed_from_ns is not None:
+        if winner is None or winner.is_paused or winner.delayed_from_ns is not None:
             return False
         timeout_ns = self.rules.block_timeout_ns
         return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
@@ -814,8 +794,8 @@ class Arbiter:
     def gives_way(self, block: BlockRecord, stream: StreamRecord) -> bool:
         """Return whether a block that is being sent goes to another publisher that offers it.
 
-        While newcomers have failed of late, a publisher that delivers blocks takes the block from a newcomer
-        that has sent the header alone. Otherwise the first to offer a block keeps it.
+        After recent failures of newcomers, a publisher with delivered blocks takes over a block of which a
+        newcomer has sent only the header.
         """
         if block.item_count > 1 or not block.is_counted or stream.is_peer or not self.has_beginning:
             return False
@@ -830,7 +810,7 @@ class Arbiter:
     # --- time limits ---------------------------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the caller must call `tick` at the latest; None: no time limit is running."""
+        """Return when the caller must call `tick`; None: no time limit is running."""
         if not self._deadline_is_known:
             self._deadline_ns, self._deadline_is_known = self._find_deadline_ns(), True
         return self._deadline_ns
@@ -838,19 +818,19 @@ class Arbiter:
     def _find_deadline_ns(self) -> int | None:
         deadlines = [self.block_deadline(self.slowest()), self.pardon_deadline()]
         for stream in self.streams.values():
-            # This runs after every event for every stream, and most have no time limit of their own.
+            # Every event comes here for every stream, and most have no limit of their own.
             if stream.state in _TIMED or stream.owed_since_ns is not None:
                 deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
         return min(filter(None, deadlines), default=None)
 
     def block_deadline(self, block: BlockRecord | None) -> int | None:
-        """Return when the winner of the block that all others wait for must have completed it; None: never.
+        """Return when the winner of the `slowest` block must have completed it; None: never.
 
-        A publisher that is alone has time as long as it goes on sending: nobody else could bring the block.
-        So has a peer that sends history, unless a publisher has the block too: otherwise a large block would
-        never come over a slow line.
+        A publisher that is alone has time as long as it sends: nobody else could bring the block. So has a
+        peer that sends history, unless a publisher has the block too: a large block over a slow line would
+        never arrive.
         """
-        if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
+        if block is None or not self.rules.block_timeout_ns or self.is_paused(block):
             return None
         winner = self._winner(block)
         if winner is not None and winner.delayed_from_ns is not None:
@@ -865,7 +845,7 @@ class Arbiter:
         return since_ns + self.rules.block_timeout_ns
 
     def _others_offer(self, block: BlockRecord) -> bool:
-        """Return whether a connected publisher has offered this block or a later one, so that it has it."""
+        """Return whether a connected publisher has this block: it has offered it or a later one."""
         return any(
             stream.offered_max >= block.number
             for stream in self.streams.values()
@@ -875,7 +855,7 @@ class Arbiter:
     def pardon_deadline(self) -> int | None:
         """Return when those who stand back may send block L + 1 all the same; None: never, or they may now.
 
-        By then the others had the time of a whole block to offer it: the chain must not wait for them.
+        By then the others have had the time of a whole block to offer it.
         """
         number, timeout_ns = self.next_number, self.rules.block_timeout_ns
         block = self.blocks.get(number)
@@ -890,7 +870,7 @@ class Arbiter:
         return max(block.opened_ns, self.lowest_since_ns) + timeout_ns
 
     def _is_passed(self, number: int) -> bool:
-        """Return whether a publisher has passed a block, and would come back if it were asked for it."""
+        """Return whether a publisher has passed a block, and would come back for it if asked."""
         return any(
             stream.next_offer is not None and stream.next_offer > number and stream.state not in GONE
             for stream in self.streams.values()
@@ -899,27 +879,27 @@ class Arbiter:
     def stream_deadline(self, stream: StreamRecord) -> int | None:
         """Return when the stream's own time limit runs out; None: none is running."""
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
-            return stream.closes_at_ns  # even if it goes on sending
-        if stream.held_back or stream.delayed_from_ns is not None:
-            return None  # it may have sent more that is not read, or not reported
-        # A peer always sends end_of_block, and its line may be slow between two proofs.
+            return stream.closes_at_ns  # even while it goes on sending
+        if stream.is_paused or stream.delayed_from_ns is not None:
+            return None  # its next message may be unread
+        # A peer always sends end_of_block, and may be slow between two proofs.
         if stream.state is StreamState.PROVEN and not stream.is_peer:
             return stream.since_ns + self.rules.proof_idle_ns
-        # A peer may have no block to send for long; its subscription has time limits of its own.
+        # A peer may have no block for long; its subscription has its own limits.
         if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:
             return stream.since_ns + self.rules.idle_timeout_ns
         return None
 
     def owed_deadline(self, stream: StreamRecord) -> int | None:
-        """Return when the stream must hear that the block that it skipped is safe; None: nothing is owed."""
+        """Return when the stream must hear that the block it skipped is safe; None: nothing is owed."""
         if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
             return None
         return stream.owed_since_ns + self.rules.late_acknowledgement_ns
 
     def is_stalled(self, block: BlockRecord) -> bool:
-        """Return whether another publisher began later and completed a block `stall_blocks` ahead."""
+        """Return whether another publisher began later and has completed a block `stall_blocks` ahead."""
         ahead = self.rules.stall_blocks
-        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
+        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_paused(block):
             return False
         return any(
             other.number >= block.number + ahead
@@ -933,23 +913,22 @@ class Arbiter:
     # --- reactions: the steps that STREAM_TABLE names ------------------------------------------------------
 
     def _react(self, stream: StreamRecord, event: StreamEvent, message: _Message) -> list[Action]:
-        """Take the steps that STREAM_TABLE names for this event."""
         reactions = STREAM_TABLE[stream.state][event]
         for reaction in reactions:
             self._steps[reaction](stream, message)
         if reactions == _APPEND_ONLY and stream.block is not None:
-            # The hot path: at most a time limit has changed, behind a proof or for a peer.
+            # The hot path: only a time limit may have changed, after a proof or for a peer.
             if stream.state is StreamState.PROVEN or stream.is_peer:
                 self._deadline_is_known = False
             return self._take()
         if reactions == _OFFER_ONLY and self._has_only_skipped(stream):
-            return self._take()  # the case of all but one of the headers of a block
+            return self._take()  # all but one of the headers of a block
         return self._settle()
 
     def _has_only_skipped(self, stream: StreamRecord) -> bool:
-        """Return whether an offer has changed its own stream alone, while block L + 1 is in flight.
+        """Return whether an offer has changed only its own stream, while block L + 1 is in flight.
 
-        Then `_settle` has nothing to do: no block changed its state, and no time limit began.
+        Then `_settle` has nothing to do.
         """
         actions = self._actions
         if (
@@ -959,10 +938,10 @@ class Arbiter:
         ):
             return False
         if stream.owed_since_ns is not None:
-            return False  # the stream waits for a late acknowledgement, which has a time limit
+            return False  # it waits for a late acknowledgement, which has a time limit
         lowest_sent = self.lowest_sent()
         if lowest_sent is not None and not lowest_sent.is_counted:
-            return False  # a peer's: its time limit depends on who else has offered the block
+            return False  # a peer's time limit depends on who else has offered the block
         block = self.blocks.get(self.next_number)
         return block is not None and block.state in LIVE
 
@@ -970,10 +949,10 @@ class Arbiter:
         number = message.number
         self._note_way(stream, number)
         if stream.state is StreamState.FRESH:
-            self._deadline_is_known = False  # the limit for its first header has ended
+            self._deadline_is_known = False  # its limit for a first header has ended
         stream.state, stream.stray_count = StreamState.DROPPING, 0
         answer = None if self.is_closing else ON_HEADER[self._standing(stream, message)]
-        # A publisher that is behind hears nothing more of the block that it offered.
+        # A publisher that is behind hears no more of the block that it offered.
         if answer is not HeaderAnswer.BEHIND and number > stream.offered_max:
             stream.offered_max = number
         if answer is None:
@@ -984,7 +963,7 @@ class Arbiter:
             if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
                 stream.owed_since_ns = message.now_ns
             if number == self.next_number and not self.skipped_ns and number not in self.blocks:
-                self.skipped_ns = message.now_ns  # it stands back: the others' time runs from now on
+                self.skipped_ns = message.now_ns  # the others' time runs from now on
             self._send(stream, Skip(number))
         elif answer is HeaderAnswer.BEHIND:
             self._offered_ahead(number)
@@ -1001,19 +980,19 @@ class Arbiter:
 
     def _standing(self, stream: StreamRecord, message: _Message) -> Standing:
         if message.failure is Failure.RESTARTED and self.blocks[message.number].state is BlockState.OPEN:
-            return Standing.STARTED_OVER  # dropped just now; behind a proof the block would be complete
+            return Standing.STARTED_OVER  # dropped just now: after a proof the block would be complete
         return self.standing_of(message.number, stream)
 
     def _note_way(self, stream: StreamRecord, number: int) -> None:
-        """Note where the stream stands on its way through the chain, now that it offers block `number`."""
+        """Note which block the stream offers, and which it will offer next."""
         stream.let_pass = False
         asked, behind = stream.asked_for, stream.behind_from
         if asked is not None and (number <= asked or asked < self.next_number):
             stream.asked_for = asked = None
         if behind is not None and (number <= behind or behind < self.next_number):
             stream.behind_from = None
-        # A later block than it was asked for: the publisher sent that header before it read the request, or
-        # finishes its block first. It comes back by itself and must not be asked twice.
+        # The publisher sent this header before it read the request, or finishes its block first. It comes
+        # back by itself: do not ask twice.
         stream.next_offer = number + 1 if asked is None else asked
 
     def _accept(self, stream: StreamRecord, message: _Message) -> None:
@@ -1033,7 +1012,7 @@ class Arbiter:
         block.winner = stream.publisher_id
         block.winner_name, block.winner_address = stream.name, stream.address
         block.is_counted = not stream.is_peer
-        if message.failure is not Failure.RESTARTED:  # or a winner could start over for ever
+        if message.failure is not Failure.RESTARTED:  # else a winner could start over for ever
             self._begin_time(block)
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
@@ -1047,7 +1026,6 @@ class Arbiter:
             reason = f"block {self.next_number} is to come first, and too many bytes are in flight"
             self._fail(block, Failure.SENT_BACK, reason)
             return
-        held_bytes = block.held_bytes
         items_bytes = sum(map(len, message.items))
         size_bytes = block.size_bytes + items_bytes
         item_count = block.item_count + len(message.items)
@@ -1059,7 +1037,7 @@ class Arbiter:
             self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
             return
         block.size_bytes, block.item_count = size_bytes, item_count
-        self._count_bytes(block, block.held_bytes - held_bytes)
+        self._count_bytes(block, items_bytes + len(message.items) * ITEM_OVERHEAD_BYTES)
         stream.state = StreamState.PROVEN if message.proven else StreamState.SENDING
         stream.since_ns = message.now_ns
         self._actions.append(Append(block.attempt_id, message.items, message.kinds, items_bytes))
@@ -1100,7 +1078,6 @@ class Arbiter:
         self._actions.append(Verify(block.attempt_id))
 
     def _fail(self, block: BlockRecord, failure: Failure, reason: str) -> None:
-        """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
         consequence = CONSEQUENCES[failure]
         winner = self._winner(block)
         self._actions.append(Drop(block.attempt_id, block.number, failure, reason))
@@ -1112,7 +1089,7 @@ class Arbiter:
         if self.pardoned == block.number:
             self.pardoned = None
         if not self.has_beginning and block.number == self.first_number:
-            # The blocks above have nothing to follow now: begin with whatever comes next.
+            # The blocks above have no beginning now: begin with the next offer.
             for other in list(self.blocks.values()):
                 if other.state in LIVE:
                     self._fail(other, Failure.NODE, "the block that the chain was to begin with has failed")
@@ -1126,18 +1103,18 @@ class Arbiter:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
     def _blame(self, block: BlockRecord) -> None:
-        """Remember who failed a block, and have it pay; beyond the limit, remember connected ones alone."""
+        """Remember who failed a block and have it pay; beyond the limit, forget those that are gone."""
         block.blamed.add(block.winner_name)
-        if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
+        if len(block.blamed) > self.rules.blamed_publishers_kept:
             block.blamed &= {stream.name for stream in self.streams.values()}
         if not block.is_counted:
             return
         name, address = block.winner_name, block.winner_address
         self.now_ns = self._now_ns
         self._actions += self.reputations.failed(name, address, self._now_ns)
-        # The time of their other blocks runs from when these were begun: some have had all of it.
+        # In backoff, the time of its other blocks runs from their beginning: some are overdue now.
         for other in self._sent.values():
-            if other is self._timed or not other.is_counted or self.is_held_back(other):
+            if other is self._timed or not other.is_counted or self.is_paused(other):
                 continue
             if self.reputations.backoff(other.winner_name, other.winner_address, self._now_ns):
                 other.used_ns = max(other.used_ns, self._now_ns - other.begun_ns)
@@ -1147,7 +1124,7 @@ class Arbiter:
     # --- after every event ---------------------------------------------------------------------------------
 
     def _settle(self) -> list[Action]:
-        """Do what follows from the new state of the race, and hand over the actions."""
+        """Apply what follows from the new state of the race; return the actions."""
         self._deadline_is_known, self.now_ns = False, self._now_ns
         self._link_next()
         self._end_stalled()
@@ -1167,10 +1144,9 @@ class Arbiter:
         return self._take()
 
     def _run_time(self) -> None:
-        """Have the time run of the winner that all wait for, and of nobody else.
+        """Run the time of the `slowest` block's winner, and of nobody else.
 
-        It starts when all blocks below are received. It stops when one of these fails, since the winner may
-        have to bring that one first, and goes on when it is received again.
+        It stops when a block below fails, since the winner may have to bring that one first.
         """
         block, before, now_ns = self.slowest(), self._timed, self._now_ns
         if block is before:
@@ -1188,7 +1164,6 @@ class Arbiter:
         return actions
 
     def _link_next(self) -> None:
-        """Ask for the link check of the lowest block that is not linked, if it is verified."""
         number = max(self._link_from, self.next_number)
         while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
             number += 1
@@ -1198,7 +1173,6 @@ class Arbiter:
             self._actions.append(CheckLink(block.attempt_id))
 
     def _end_stalled(self) -> None:
-        """End the winner that all wait for if others are far ahead of it."""
         block = self.slowest()
         if block is not None and self.is_stalled(block):
             ahead = self.rules.stall_blocks
@@ -1207,14 +1181,14 @@ class Arbiter:
     def _send_back(self) -> None:
         """If nobody sends block L + 1, ask those for it who will not offer it by themselves.
 
-        It has failed, or they have passed it while the chain was about to begin with a later block.
+        It has failed, or they passed it while the chain was to begin with a later block.
         """
         number = self.next_number
         block = self.blocks.get(number)
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
-        least: int | None = None  # computed once, and only if somebody stands back
+        least: int | None = None  # computed only if somebody stands back
         for stream in self.streams.values():
             if stream.next_offer is None or stream.next_offer <= number or stream.state in GONE:
                 continue
@@ -1225,7 +1199,6 @@ class Arbiter:
                 self._send(stream, Resend(number, None if block is None else block.failure))
 
     def _pardon(self) -> None:
-        """Let anybody send block L + 1, and wait no more for those who went first."""
         number, least = self.next_number, self.least_back(self.next_number)
         for stream in self.streams.values():
             if stream.state not in GONE and self.stands_back(stream, number) <= least:
@@ -1235,7 +1208,7 @@ class Arbiter:
             block.blamed.clear()
 
     def _close_doors(self) -> list[Action]:
-        """Give up incomplete blocks; `_settle` ends the streams once complete ones are finished."""
+        """Drop incomplete blocks; `_settle` ends the streams after the complete ones."""
         for block in list(self.blocks.values()):
             if block.state is BlockState.STREAMING:
                 self._fail(block, Failure.NODE, self._closing_reason())
@@ -1254,7 +1227,6 @@ class Arbiter:
         self._index(block)
 
     def _index(self, block: BlockRecord) -> None:
-        """Update the indexes for a block's new state."""
         number = block.number
         self._sent.pop(number, None)
         self._open.pop(number, None)
@@ -1269,19 +1241,18 @@ class Arbiter:
             self._highest_live = max(live, default=None)
 
     def _forget(self, block: BlockRecord) -> None:
-        """End the attempt and free its bytes."""
         self.attempts.pop(block.attempt_id, None)
-        self._count_bytes(block, -block.held_bytes)
+        self._count_bytes(block, -block.memory_bytes)
         block.size_bytes = block.item_count = 0
 
     def _begin_time(self, block: BlockRecord) -> None:
-        """Start the time of the block's winner, or start it anew."""
         self._order_count += 1
         block.order, block.used_ns = self._order_count, 0
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
 
     def _count_bytes(self, block: BlockRecord, more_bytes: int) -> None:
-        """Count the bytes that a block holds more, or fewer, in all and for its winner."""
+        """Count the bytes of a block, in all and for its winner."""
+        block.memory_bytes += more_bytes
         self.inflight_bytes += more_bytes
         if not block.is_counted or not more_bytes:
             return
@@ -1289,14 +1260,13 @@ class Arbiter:
             (self.publisher_bytes, block.winner_name),
             (self.address_bytes, block.winner_address),
         ):
-            held_bytes = shares.get(key, 0) + more_bytes
-            if held_bytes:
-                shares[key] = held_bytes
+            share_bytes = shares.get(key, 0) + more_bytes
+            if share_bytes:
+                shares[key] = share_bytes
             else:
                 del shares[key]
 
     def _drop_all(self, reason: str, from_number: int = 0) -> None:
-        """Forget every block from this number on, whatever its state."""
         dropped = [block for block in self.blocks.values() if block.number >= from_number]
         for block in dropped:
             if block.state in LIVE:
@@ -1343,7 +1313,7 @@ class Arbiter:
     # --- invariants ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Assert the invariants at the top of this module that can be seen between events."""
+        """Assert the invariants of this module."""
         sending: dict[int, PublisherId] = {}
         for stream in self.streams.values():
             assert (stream.block is not None) == (stream.state in _SENDING), stream
@@ -1361,16 +1331,15 @@ class Arbiter:
             if block.state is BlockState.COMMITTING:
                 below = self.blocks.get(number - 1)
                 assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
-            if block.is_counted and block.held_bytes:
-                by_name[block.winner_name] += block.held_bytes
-                by_address[block.winner_address] += block.held_bytes
-        assert self.inflight_bytes == sum(block.held_bytes for block in self.blocks.values())
+            if block.is_counted and block.memory_bytes:
+                by_name[block.winner_name] += block.memory_bytes
+                by_address[block.winner_address] += block.memory_bytes
+        assert self.inflight_bytes == sum(block.memory_bytes for block in self.blocks.values())
         assert (self.publisher_bytes, self.address_bytes) == (by_name, by_address)
         self._check_indexes()
         self._check_progress()
 
     def _check_indexes(self) -> None:
-        """Compare the indexes with what can be counted."""
         live = {number for number, block in self.blocks.items() if block.state in LIVE}
         assert self._highest_live == max(live, default=None), self._highest_live
         assert set(self._open) == set(self.blocks) - live
@@ -1380,14 +1349,13 @@ class Arbiter:
             number += 1
         assert self._timed is self.slowest() is self._sent.get(number)
         known_ns, deadline_ns = self.next_deadline_ns(), self._find_deadline_ns()
-        # The limit of a publisher that is alone moves with its messages; asked too early, it is found anew.
+        # The limit of a lone publisher moves with its messages; `tick` finds it anew.
         assert known_ns == deadline_ns or (known_ns is not None and self.source_count == 1), (
             known_ns,
             deadline_ns,
         )
 
     def _check_progress(self) -> None:
-        """Some publisher will offer block L + 1 by itself, was asked to, or has yet to offer anything."""
         block = self.blocks.get(self.next_number)
         ready = [stream for stream in self.streams.values() if stream.state not in GONE]
         if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:

@@ -1,22 +1,22 @@
-"""The reputation of publishers: what they have delivered and failed, and how long they back off for it.
+"""The reputation of publishers: what they have delivered and failed, and how long they back off.
 
-Pure; the caller passes the time. `gateway.race.arbiter` asks before a publisher wins a block.
+Pure. `gateway.race.arbiter` asks before a publisher wins a block.
 
     a publisher            pays for a failed block with
     has delivered blocks   its own record, by name and address
-    is a newcomer          the record of its address, and the one that all newcomers share
+    is a newcomer          the record of its address, and the one of all newcomers
 
-A newcomer has delivered no block yet, or has lost all that it had earned: each failure takes half. Anybody
-can invent or steal a claimed name. So newcomers share a record, and a name counts together with its address.
+A newcomer has delivered no block, or has lost its credit: each failure halves it. Anybody can invent or steal
+a claimed name, so newcomers share a record, and a name counts together with its address.
 
     failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
     1                   none: lines break
     2, 3, 4, …          2, 4, 8, …, up to 64
 
 Invariants
-  - A publisher that backs off pays nothing for blocks that fail meanwhile: it had begun them before.
-  - `LEVEL_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
-    shared forget theirs after a time without any.
+  - A publisher in backoff pays nothing for blocks that it had begun before.
+  - `FORGIVING_BLOCKS` delivered blocks take one failure away. Shared records are reset after a time without
+    failures.
   - Records are bounded. Only a delivered block makes a record of a name.
 """
 
@@ -26,43 +26,43 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BACKOFF_LEVEL_MAX", "LEVEL_BLOCKS", "BackedOff", "Reputation", "Reputations"]
+__all__ = ["BACKOFF_FAILURES_MAX", "FORGIVING_BLOCKS", "BackedOff", "Reputation", "Reputations"]
 
-BACKOFF_LEVEL_MAX: Final = 7
-"""Failures in a row after which the backoff grows no more: 64 times the time of a block."""
-LEVEL_BLOCKS: Final = 16
-"""Delivered blocks that take one failure away. With 1, failing every other block would cost nothing."""
+BACKOFF_FAILURES_MAX: Final = 7
+"""Failures in a row after which the backoff no longer grows: 64 times the time of a block."""
+FORGIVING_BLOCKS: Final = 16
+"""With 1, failing every other block would cost nothing."""
 FORGET_TIMES: Final = 32
-"""Block times without a failure after which a shared record starts anew."""
+"""Block times without a failure after which a shared record is reset."""
 DELIVERED_MAX: Final = 1 << 10
-"""Delivered blocks that count: eleven failures in a row make anybody a newcomer."""
+"""With it, eleven failures in a row make anybody a newcomer."""
 REPUTATIONS_KEPT: Final = 1_000
-"""Publishers, and addresses, whose records are kept, some 300 bytes each; the least recently used goes."""
+"""Publishers, and addresses, with a record of some 300 bytes; the least recently used goes."""
 
 
 @dataclass(slots=True)
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    level: int = 0  # failures in a row that are not taken away
+    failure_count: int = 0
     until_ns: int = 0
-    """When its last backoff ends, or its last failure where that cost none."""
+    """The end of its last backoff; its last failure, where that cost none."""
     delivered_count: int = 0
-    """Blocks whose root hash and proof were right; each failure halves it."""
+    """Blocks with the right root hash and proof; each failure halves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackedOff:
-    """A publisher, an address, or all newcomers backing off; also an action, when the backoff begins."""
+    """A backoff of a publisher, an address or all newcomers. It is an action when it begins."""
 
     name: str
-    """The publisher's name; "" for an address, and for all newcomers."""
-    address: str  # its address; "" for all newcomers
-    level: int
-    left_ns: int  # time that is left of the backoff
+    """The publisher; "" for an address or all newcomers."""
+    address: str  # "" for all newcomers
+    failure_count: int
+    left_ns: int
 
     def words(self) -> str:
-        """Return who it is, in words."""
+        """Return who backs off, in words."""
         if self.name:
             return f"{self.name} ({self.address})" if self.address else self.name
         newcomers = "publishers that have delivered no block"
@@ -73,35 +73,46 @@ class Reputations:
     """The records of one race.
 
     Args:
-        block_timeout_ns: the time that a publisher has for a block; 0: nobody ever backs off.
+        block_timeout_ns: the time for a block; 0: nobody ever backs off.
+        forgiving_blocks: delivered blocks that take one failure away.
+        kept_max: records of publishers, and of addresses.
     """
 
-    def __init__(self, block_timeout_ns: int) -> None:
+    def __init__(
+        self,
+        block_timeout_ns: int,
+        *,
+        forgiving_blocks: int = FORGIVING_BLOCKS,
+        kept_max: int = REPUTATIONS_KEPT,
+    ) -> None:
         self.newcomers = Reputation()
+        self._forgiving_blocks = forgiving_blocks
+        self._kept_max = kept_max
         self._block_timeout_ns = block_timeout_ns
         self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
         self._addresses: OrderedDict[str, Reputation] = OrderedDict()
-        self._last_until_ns = 0  # when the last of all backoffs ends
+        self.last_until_ns = 0
+        """The end of the last of all backoffs."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
-        """Return whether a publisher has nothing to show."""
+        """Return whether a publisher has no credit."""
         record = self._names.get((name, address))
         return record is None or not record.delivered_count
 
     def fears_newcomers(self, now_ns: int) -> bool:
-        """Return whether newcomers have failed more than one block of late: a single line may break."""
+        """Return whether newcomers have failed more than one block recently."""
         record = self.newcomers
-        return record.level > 1 and not self._is_forgotten(record, now_ns)
+        return record.failure_count > 1 and not self._is_forgotten(record, now_ns)
 
     def delivered(self, name: str, address: str) -> None:
-        """Note that a publisher's block has the right root hash and proof."""
+        """Note a block with the right root hash and proof."""
         record = self._of_name(name, address)
         record.delivered_count = min(record.delivered_count + 1, DELIVERED_MAX)
-        if record.level and not record.delivered_count % LEVEL_BLOCKS:
-            record.level -= 1
+        if record.failure_count and not record.delivered_count % self._forgiving_blocks:
+            record.failure_count -= 1
 
     def failed(self, name: str, address: str, now_ns: int) -> list[BackedOff]:
-        """Note that a publisher has failed a block; return who backs off for it from now on."""
+        """Note a failed block; return the backoffs that begin."""
         records = []
         own = self._names.get((name, address))
         if own is not None:
@@ -115,35 +126,35 @@ class Reputations:
             if now_ns < record.until_ns:
                 continue
             if record is not own and self._is_forgotten(record, now_ns):
-                record.level = 0
-            record.level = min(record.level + 1, BACKOFF_LEVEL_MAX)
-            for_ns = self._block_timeout_ns << (record.level - 1) if record.level > 1 else 0
+                record.failure_count = 0
+            record.failure_count = min(record.failure_count + 1, BACKOFF_FAILURES_MAX)
+            for_ns = self._block_timeout_ns << (record.failure_count - 1) if record.failure_count > 1 else 0
             record.until_ns = now_ns + for_ns
-            self._last_until_ns = max(self._last_until_ns, record.until_ns)
+            self.last_until_ns = max(self.last_until_ns, record.until_ns)
             if for_ns:
-                backed_off.append(BackedOff(of_name, of_address, record.level, for_ns))
+                backed_off.append(BackedOff(of_name, of_address, record.failure_count, for_ns))
         return backed_off
 
     def backoff(self, name: str, address: str, now_ns: int) -> int:
         """Return the failures that a publisher backs off for; 0: it does not.
 
-        Newcomers back off together, and so do publishers that have delivered little: each doubling of the
-        blocks delivered outweighs one failure of the newcomers.
+        Newcomers back off together, and so do publishers with little credit: each doubling of delivered
+        blocks outweighs one failure of the newcomers.
         """
-        if now_ns >= self._last_until_ns:
+        if now_ns >= self.last_until_ns:
             return 0
         own, behind, earned = self._names.get((name, address)), 0, 0
         if own is not None:
             earned = own.delivered_count.bit_length()
-            behind = own.level if now_ns < own.until_ns else 0
+            behind = own.failure_count if now_ns < own.until_ns else 0
         for record in (self._addresses.get(address), self.newcomers):
             if record is not None and now_ns < record.until_ns:
-                behind += max(0, record.level - earned)
+                behind += max(0, record.failure_count - earned)
         return behind
 
     def backing_off(self, now_ns: int) -> list[BackedOff]:
-        """Return who backs off now, those with the most failures first."""
-        if now_ns >= self._last_until_ns:
+        """Return the present backoffs, most failures first."""
+        if now_ns >= self.last_until_ns:
             return []
         records = [
             *((name, address, record) for (name, address), record in self._names.items()),
@@ -151,11 +162,11 @@ class Reputations:
             ("", "", self.newcomers),
         ]
         found = [
-            BackedOff(name, address, record.level, record.until_ns - now_ns)
+            BackedOff(name, address, record.failure_count, record.until_ns - now_ns)
             for name, address, record in records
             if now_ns < record.until_ns
         ]
-        return sorted(found, key=lambda one: -one.level)
+        return sorted(found, key=lambda one: -one.failure_count)
 
     def _is_forgotten(self, record: Reputation, now_ns: int) -> bool:
         return now_ns >= record.until_ns + FORGET_TIMES * self._block_timeout_ns
@@ -163,13 +174,13 @@ class Reputations:
     def _of_name(self, name: str, address: str) -> Reputation:
         record = self._names.setdefault((name, address), Reputation())
         self._names.move_to_end((name, address))
-        if len(self._names) > REPUTATIONS_KEPT:
+        if len(self._names) > self._kept_max:
             self._names.popitem(last=False)
         return record
 
     def _of_address(self, address: str) -> Reputation:
         record = self._addresses.setdefault(address, Reputation())
         self._addresses.move_to_end(address)
-        if len(self._addresses) > REPUTATIONS_KEPT:
+        if len(self._addresses) > self._kept_max:
             self._addresses.popitem(last=False)
         return record

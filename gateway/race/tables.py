@@ -1,14 +1,14 @@
 """The tables of the publish race: what each publisher hears, and what becomes of each block.
 
-Pure values; `gateway.race.arbiter` looks them up, and says how they work together. The names:
+Pure values; `gateway.race.arbiter` says how they work together. The names:
 
     L   the last committed block: verified, on disk, acknowledged
-    U   the next unstreamed block: one above the highest block that is live (being sent, or held), else L + 1
+    U   the next unstreamed block: one above the highest live block (being sent, or received), else L + 1
 
 Four tables:
 
     Standing -> Answer          what a publisher hears when it offers the header of block N
-    StreamState x StreamEvent   what happens to items, ends and headers on one publisher's stream
+    StreamState x StreamEvent   what happens to a message on one publisher's stream
     BlockState x BlockEvent     the life of one attempt at a block
     Failure -> Consequence      what its winner hears, and whether it may win the block again
 
@@ -60,23 +60,21 @@ class EndStatus(Enum):
 
 
 class _Key(Enum):
-    """A key of a table; the tables are asked for every message."""
-
-    __hash__ = object.__hash__  # each member is one object, and Enum's own hash is a slow Python function
+    __hash__ = object.__hash__  # Enum's own is a slow Python function, and every message looks a key up
 
 
 # --- 1. A header is offered -------------------------------------------------------------------------------
 
 
 class Standing(_Key):
-    """Where block N stands when publisher P offers its header."""
+    """The standing of block N when publisher P offers its header."""
 
     COMMITTED = "N <= L"
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
     BELOW_FIRST = "N is below the first block that the node holds or begins with"
     STREAMING = "another publisher is sending it"
     HEADER_OF_NEWCOMER = "a newcomer has sent its header alone, and P, who delivers blocks, is preferred"
-    HELD = "received whole, not yet acknowledged"
+    RECEIVED = "received whole, not yet acknowledged"
     STARTED_OVER = "P is sending it, and starts it over"
     WANTED = "N <= U, and nobody is sending it"
     WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
@@ -97,21 +95,21 @@ class HeaderAnswer(_Key):
 ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
     Standing.COMMITTED: HeaderAnswer.END_DUPLICATE,
     Standing.COMMITTED_JUST_NOW: HeaderAnswer.SKIP,
-    # This node will never hold N, and P must not take N for stored: a publisher takes the number in any
-    # EndOfStream as acknowledged, and so the acknowledgements that follow a SkipBlock. On ERROR a consensus
-    # node goes to another node for a while; on the other codes it starts again behind L.
+    # This node will never hold N, and P must not take N for stored: publishers take the number in any
+    # EndOfStream as acknowledged, and any acknowledgement after a SkipBlock. On ERROR a consensus node tries
+    # another node for a while; on the other codes it starts again behind L.
     Standing.BELOW_FIRST: HeaderAnswer.END_BELOW_FIRST,
     Standing.STREAMING: HeaderAnswer.SKIP,
-    # The newcomer hears Skip: the block is P's now.
+    # The newcomer hears SkipBlock.
     Standing.HEADER_OF_NEWCOMER: HeaderAnswer.ACCEPT,
-    Standing.HELD: HeaderAnswer.SKIP,
+    Standing.RECEIVED: HeaderAnswer.SKIP,
     # P stays the winner, even if it failed the block before or a block below is open again.
     Standing.STARTED_OVER: HeaderAnswer.ACCEPT,
     Standing.WANTED: HeaderAnswer.ACCEPT,
-    # "The previous winner cannot be selected for the failed block". P hears Skip and goes on behind N. It
-    # hears ResendBlock(N) when all others have left or let their time go by: somebody may always send N.
+    # "The previous winner cannot be selected for the failed block". P goes on behind N, and hears
+    # ResendBlock(N) when all others have left or let their time go by: somebody may always send N.
     Standing.WANTED_BUT_LOST_BY_P: HeaderAnswer.SKIP,
-    # The same for every block while P stands back; P may come beyond U and hears ResendBlock then.
+    # P may come beyond U this way, and hears ResendBlock then.
     Standing.WANTED_BUT_P_STANDS_BACK: HeaderAnswer.SKIP,
     Standing.AHEAD: HeaderAnswer.BEHIND,
 }
@@ -133,11 +131,11 @@ class StreamState(_Key):
 
 
 GONE: Final = (StreamState.FINISHED, StreamState.ENDED)
-"""States of a stream on which no further block comes."""
+"""The states in which a stream brings no further block."""
 
 
 class StreamEvent(_Key):
-    """An event on a stream; the form of a message was checked before."""
+    """An event on a stream; a message's form is checked before."""
 
     HEADER = "an item set that begins with a header"
     ITEMS = "an item set that begins with neither a header nor a proof"
@@ -149,7 +147,7 @@ class StreamEvent(_Key):
 
 
 class Reaction(_Key):
-    """One step of the arbiter; a cell of the table has none, one or two."""
+    """One step of the arbiter."""
 
     OFFER = "look the block up in ON_HEADER"
     APPEND = "add the items to the block"
@@ -203,7 +201,7 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
     _S.BETWEEN: {
         _E.HEADER: (_R.OFFER,),
         _E.ITEMS: (_R.STRAY,),
-        # The block was taken as complete because nothing followed its proof in time: these are too late.
+        # Nothing followed the block's proof in time, so it was taken as complete: these are too late.
         _E.PROOFS: (_R.STRAY,),
         _E.BLOCK_END: (),
         _E.OTHER_BLOCK_END: (_R.STRAY,),
@@ -229,9 +227,8 @@ class BlockState(_Key):
     COMMITTED = "on disk and acknowledged"
 
 
-# A tuple: comparing with a few members is faster than finding one in a set.
+# A tuple: that is faster than a set of a few members.
 LIVE: Final = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
-"""States of a block whose attempt is in flight."""
 
 
 class BlockEvent(_Key):
@@ -260,7 +257,7 @@ BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
 
 
 class Failure(Enum):
-    """The reason why an attempt at a block failed."""
+    """A reason why an attempt at a block fails."""
 
     REFUSED = "root hash, link or proof is wrong"
     DISPUTED = (
@@ -282,21 +279,21 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """The consequence of a failure for the winner of the block."""
+    """The consequence of a failure for the winner."""
 
     end_status: EndStatus | None
-    """The code that its stream is ended with; None: it hears nothing."""
+    """The code that ends its stream; None: the stream goes on."""
     blamed: bool
-    """It may not win the block again while somebody else is connected, and pays (`race.reputation`)."""
-    skips: bool = False  # it hears SkipBlock(N)
+    """It may not win the block again while others are connected, and pays (`race.reputation`)."""
+    skips: bool = False
 
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
     # Nobody knows who is wrong, so the others go first.
     Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
-    # The proof was not checked, so it is not called bad. Another publisher may have the block with proofs
-    # that this node can check, so others go first.
+    # The proof is not called bad, because it was not checked. Others may have proofs that this node can
+    # check, so they go first.
     Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
@@ -313,7 +310,7 @@ CONSEQUENCES: Final[dict[Failure, Consequence]] = {
 
 
 def mermaid() -> str:
-    """Return the life of a block as a mermaid state diagram, made from BLOCK_TABLE."""
+    """Return BLOCK_TABLE as a mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> OPEN"]
     for state, row in BLOCK_TABLE.items():
         lines += [f"    {state.name} --> {target.name}: {event.name}" for event, target in row.items()]
@@ -342,7 +339,7 @@ def failure_rules() -> str:
 
 
 def stream_rules() -> str:
-    """Return STREAM_TABLE as a markdown table: states down, events across, reactions in the cells."""
+    """Return STREAM_TABLE as a markdown table: states down, events across."""
     lines = ["| stream | " + " | ".join(event.value for event in StreamEvent) + " |"]
     lines.append("|---" * (len(StreamEvent) + 1) + "|")
     for state, row in STREAM_TABLE.items():
@@ -352,7 +349,7 @@ def stream_rules() -> str:
 
 
 def reaction_legend() -> str:
-    """Return what the reactions of `stream_rules` are, as a markdown list."""
+    """Return the reactions of `stream_rules` as a markdown list."""
     lines = [f"- {reaction.name}: {reaction.value}" for reaction in Reaction]
     return "\n".join([*lines, "- ·: nothing; what came is dropped"]) + "\n"
 

@@ -36,6 +36,7 @@ from sluice.gateway.blocks.block_numbers import to_wire as number_to_wire
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.item_set import ItemSet, inspect
 from sluice.gateway.identity import name_of_publisher
+from sluice.gateway.limits import SLOT_ITEMS_MIN
 from sluice.gateway.logs import caused_by
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
 from sluice.gateway.race.actions import (
@@ -52,9 +53,9 @@ from sluice.gateway.race.tables import EndStatus
 from sluice.gateway.transport.admission import Admission, AdmissionLimits, DenialKind
 from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.message_shares import SMALL_BYTES, StreamKey
-from sluice.gateway.workers.looking import Looking
+from sluice.gateway.workers.looking import CROWD_BYTES_MIN, Looking
 
-__all__ = ["BadMessage", "PublishService", "to_wire"]
+__all__ = ["BadMessage", "PublishService", "to_wire", "write_responses"]
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,9 @@ class PublishService:
     def _parse(self, message: bytes) -> _Message | bytes:
         if len(message) <= _SHORT_BYTES_MAX:
             return _short_one(message)
-        if len(message) > SMALL_BYTES or self._looking.is_crowd(message):
+        if len(message) > SMALL_BYTES:
+            return message
+        if len(message) >= CROWD_BYTES_MIN and self._looking.is_crowd(message):
             return message
         return _looked_at(_parsed(message))
 
@@ -155,7 +158,7 @@ class PublishService:
             self._publisher_ids[key] = outbox.publisher_id
         reader = asyncio.ensure_future(self._read(outbox, caller, context))
         reader.add_done_callback(lambda reading: self._on_read(outbox, reading))
-        writer = asyncio.ensure_future(self._write(outbox, context))
+        writer = asyncio.ensure_future(write_responses(outbox, context))
         over = asyncio.ensure_future(outbox.over.wait())
         reason = "cancelled, or the connection was lost"
         try:
@@ -211,22 +214,18 @@ class PublishService:
             if reader.done() or outbox.dropped_count == before:
                 return
 
-    async def _write(self, outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
-        await context.send_initial_metadata(())  # so that a publisher knows that it is heard
-        await outbox.send_all(lambda response: context.write(to_wire(response)))
-
     async def _read(self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
         """Read until the publisher closes its side; drop what comes after the node's last response.
 
         A broken connection ends reading in the same way, and then cancels this task.
         """
-        conductor, admission = self._conductor, self._admission
+        conductor, arbiter, admission = self._conductor, self._conductor.arbiter, self._admission
         key = self._keys.get(outbox.publisher_id)
         while (message := await context.read()) is not aio.EOF:
             if not outbox.closed:
                 if admission.has_pace:
                     await self._keep_pace(outbox, caller)
-                if not conductor.arbiter.may_read(outbox.publisher_id):
+                if arbiter.inflight_bytes >= arbiter.rules.full_bytes_min:
                     await conductor.room_for(outbox)
             if isinstance(message, bytes):
                 # Parsed, it takes three times as much. The next message waits until this one is counted in
@@ -245,7 +244,7 @@ class PublishService:
             message = None  # frees it before the next one comes
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
-            conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
+            conductor.perform(arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
     async def _keep_pace(self, outbox: Outbox, caller: Caller) -> None:
         """Wait until a message may be handled."""
@@ -351,6 +350,18 @@ class PublishService:
         )
 
 
+async def write_responses(outbox: Outbox, context: aio.ServicerContext[Any, Any]) -> None:
+    """Write the responses in an outbox, one after the other, until the stream is over."""
+    await context.send_initial_metadata(())  # so that a publisher knows that it is heard
+    while True:
+        while outbox.responses:
+            await context.write(to_wire(outbox.responses.popleft()))
+        if outbox.closed:
+            return
+        outbox.changed.clear()
+        await outbox.changed.wait()
+
+
 def _parsed(message: bytes) -> _Request | BadMessage:
     try:
         return _Request.FromString(message)
@@ -372,7 +383,7 @@ def _looked_at(message: _Request | BadMessage) -> _Message:
     if isinstance(message, BadMessage) or not message.HasField("block_items"):
         return message
     items = message.block_items.block_items
-    if not Looking.is_quick(items):
+    if len(items) >= SLOT_ITEMS_MIN:
         return message
     try:
         return inspect(list(items))

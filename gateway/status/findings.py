@@ -247,7 +247,7 @@ def _notes(report: NodeReport) -> list[Seen]:
         seen.append((FindingKind.BAD_PAGE, "; ".join(report.bad_pages)))
     if report.backing_off:
         worst, *others = report.backing_off
-        text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"
+        text = f"{worst.words()}: {worst.failure_count} failed blocks in a row or more, backing off"
         seen.append((FindingKind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
     if report.processor is not None:
         seen.append((FindingKind.PROCESSOR, report.processor))

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.dispute import Disputed
 from sluice.gateway.pipeline.replication_quorum import QuorumState
-from sluice.gateway.race.history import Won
 from sluice.gateway.race.reputation import BackedOff
 from sluice.gateway.services.node_service import INSTANCE_KEY
 

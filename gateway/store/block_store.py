@@ -1,8 +1,7 @@
 """The block store: the chain of committed blocks in the data streamer's file.
 
-A shell: `blocks.stream_layout` says which entries a block becomes, `datastream.DataStreamer` puts them on
-disk, and `blocks.chain` knows what the next block must link to. This module joins them, and recovers the
-chain's state after a restart.
+A shell around `blocks.stream_layout` (the entries of a block), `datastream.DataStreamer` (puts them on disk)
+and `blocks.chain` (what the next block must link to). It also recovers the chain's state after a restart.
 
     data_dir/datastream.bin       the stream file
     data_dir/datastream.db/       its bookmarks
@@ -10,11 +9,10 @@ chain's state after a restart.
 
 Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
-  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it or the
-    index tells of more than the stream holds, the stream is not opened (`gateway.store.evidence`).
+  - A snapshot that does not fit the stream is ignored and replaced. If it or the index knows of more than the
+    stream holds, the stream is not opened (`gateway.store.evidence`).
   - `append`, `begin`, `finish`, `give_up` and `settle` are called from one thread at a time; everything else
-    from any.
-Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
+    from any. Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
 """
 
 from __future__ import annotations
@@ -62,48 +60,49 @@ __all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
 log = logging.getLogger(__name__)
 
 CHAIN_SNAPSHOT_BLOCKS: Final = 1_000
-"""Blocks between two snapshots of the chain's state: a start reads at most so many root hashes again."""
+"""Root hashes that a start reads at most after a snapshot."""
 
 ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
-"""Blocks between two log lines while a start reads root hashes, some seconds of reading."""
+"""Some seconds of reading between two log lines."""
 
 DISK_PROBE_BYTES: Final = 1 << 20
-"""Bytes that an attempt writes and flushes: room for a data page."""
+"""Room for a data page."""
 
 
 class VerifiedBlock(NamedTuple):
-    """A block that has passed verification and its link check."""
+    """A verified and linked block."""
 
     number: int
-    """Block number."""
     items: Sequence[bytes]
-    """The serialized items, as received."""
     root_hash: bytes
-    """48 bytes."""
     kinds: Sequence[int] | None = None
-    """`kinds_of(items)`, where they are known; else they are read from the items."""
+    """`kinds_of(items)`; None: the store reads them from the items."""
     layout: LastLayout | None = None
-    """The layout of the root hash, where it is known."""
+    """The layout of the root hash; None: unknown."""
 
 
 class BlockStore:
     """The committed blocks of one node. Made by `BlockStore.open`."""
 
-    def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
+    def __init__(
+        self, data_dir: Path, streamer: DataStreamer, snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS
+    ) -> None:
         self.data_dir = data_dir
         self.streamer = streamer
-        streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
+        streamer.sums.adopts = False  # `PageBlocks` proves a page before it gets a sum
         self.first_number: int | None = None
-        """The first block in the stream; None while it is empty."""
+        """None: the stream is empty."""
         self.chain = Chain()
-        """The chain up to the last committed block."""
         self.doubted_number: int | None = None
         """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
         self.is_doubted = False
-        """The chain may be wrong: `close` writes no snapshot of it."""
+        """The chain may be wrong: `close` writes no snapshot."""
+        self.snapshot_due = False
+        """Enough blocks were added for another snapshot."""
+        self._snapshot_blocks = snapshot_blocks
         self._snapshot_number = -1
         self._room_bytes = 0
-        """Bytes of the first block of the last group in the file."""
+        """Size of the first block of the last group."""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -120,20 +119,19 @@ class BlockStore:
         group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
         judge: Judge | None = None,
         past_damage: bool = False,
+        snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
     ) -> BlockStore:
         """Open the block store in `data_dir`, or make an empty one there.
 
         Args:
-            data_dir: made if missing.
-            stream_type: an existing stream must have it.
-            system_id: of a new stream.
-            version: of a new stream.
-            disk: the stream file, when it is not an ordinary one (tests).
-            open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
+            stream_type: an existing stream must have it; `system_id` and `version` are for a new one.
+            disk: replaces the stream file (tests).
+            open_database: replaces plyvel for the bookmarks (tests).
             go_on: called again and again in long work; what it raises ends the opening, without harm.
             group_blocks_max: most blocks that a commit had.
-            judge: weighs the evidence, in place of `gateway.store.evidence` (`sluice repair`).
+            judge: weighs the evidence instead of `gateway.store.evidence` (`sluice repair`).
             past_damage: as `DataStreamer.open`.
+            snapshot_blocks: blocks between two snapshots.
 
         Raises:
             Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
@@ -162,7 +160,7 @@ class BlockStore:
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
-        store = cls(data_dir, streamer)
+        store = cls(data_dir, streamer, snapshot_blocks)
         header = streamer.header
         for name, told, kept in (
             ("stream.system_id", system_id, header.system_id),
@@ -180,14 +178,14 @@ class BlockStore:
 
     @property
     def last_number(self) -> int | None:
-        """The last committed block; None while the store is empty."""
+        """The last committed block; None: the store is empty."""
         return self.chain.last_number
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Begin to commit blocks and finish that; return when they are on disk.
+        """Commit blocks; return when they are on disk.
 
         Raises:
-            As `begin` and `finish`; none of the blocks can be seen then.
+            As `begin` and `finish`; nobody sees the blocks then.
         """
         self.begin(blocks)
         self.finish()
@@ -198,8 +196,8 @@ class BlockStore:
         Nobody sees them before `finish`, or before other blocks are begun.
 
         Raises:
-            ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. Those before are
-                lost, too, if nothing `has_begun`; else they can be finished.
+            ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. If nothing
+                `has_begun`, those before are lost too; else they can be finished.
         """
         streamer = self.streamer
         try:
@@ -218,24 +216,25 @@ class BlockStore:
         streamer.begin_commit()
 
     def finish(self) -> None:
-        """Finish the blocks that were begun; return when they are on disk.
+        """Finish the begun blocks; return when they are on disk.
 
         Raises:
-            datastream.CommitFailed: the disk refused; none of the blocks can be seen.
+            datastream.CommitFailed: the disk refused; nobody sees the blocks.
         """
         self.streamer.finish_commit()
 
     def give_up(self) -> None:
-        """Drop the blocks that were begun, if there are any."""
+        """Drop the begun blocks, if any."""
         self.streamer.rollback_commit()
 
     @property
     def has_begun(self) -> bool:
-        """Whether blocks were begun that are still to be finished."""
+        """True while blocks are begun and not finished."""
         return self.streamer.has_begun
 
     def advance(self, block: VerifiedBlock) -> None:
-        """Take a committed block into the chain; in order of number."""
+        """Add a committed block to the chain, in order of number."""
+        self._note_last(block.number)
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
             self.first_number = block.number
@@ -244,7 +243,7 @@ class BlockStore:
             callback()
 
     def learn(self, layout: LastLayout) -> None:
-        """Take the layout of the last block's root hash, which a start does not read."""
+        """Add the layout of the last block's root hash to the chain; a start does not read it."""
         if layout.other_root_hash is not None and self.chain.lacks_tree_before:
             last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
             assert last_number is not None
@@ -256,12 +255,12 @@ class BlockStore:
         self.chain.learn(layout)
 
     def settle(self, root_hash: bytes) -> None:
-        """Write the last block's root hash, after the next block has shown that it has the other layout.
+        """Rewrite the last block's root hash, since the next block has shown that it has the other layout.
 
-        It is on disk on return; `settled` has to follow. In the commit thread, with nothing begun.
+        It is on disk on return; call `settled` then. In the commit thread, with nothing begun.
 
         Raises:
-            datastream.CommitFailed: the disk refused; the block's end is as it was.
+            datastream.CommitFailed: the disk refused; the block's end is unchanged.
         """
         end = self.streamer.committed.total_entries - 1
         number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
@@ -269,13 +268,13 @@ class BlockStore:
             self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
 
     def settled(self) -> None:
-        """Take the root hash that `settle` has written into the chain."""
+        """Put the root hash that `settle` wrote into the chain."""
         chain = self.chain.in_other_layout()
         assert chain is not None
         self.chain = chain
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `advance` call `callback` after each block; return a function that ends this."""
+        """Call `callback` after each `advance`; return a function that ends this."""
         self._callbacks = (*self._callbacks, callback)
 
         def unlisten() -> None:
@@ -320,15 +319,14 @@ class BlockStore:
         return None
 
     def probe(self) -> None:
-        """Try whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
+        """Test whether the disk takes writes again: a file, the rest of a failed commit, the bookmarks.
 
-        It needs room for the refused block: with less, the node would alternate between ready and not
-        ready. In the commit thread; nothing is added to the stream.
+        It requires room for the refused block: with less, the node would alternate between ready and not
+        ready. In the commit thread.
 
         Raises:
             OSError: there is no room, or the disk refuses.
-            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be repaired
-                yet, so the next commit would fail too.
+            datastream.CommitFailed: stream or bookmarks cannot be repaired yet: the next commit would fail.
         """
         with tempfile.TemporaryFile(dir=self.data_dir) as file:
             file.write(bytes(DISK_PROBE_BYTES))
@@ -336,19 +334,15 @@ class BlockStore:
             os.fdatasync(file.fileno())
             room = os.fstatvfs(file.fileno())
         self.streamer.recover()
-        # What a refused commit has written is zero again, and has its room already.
+        # A refused commit has zeroed its bytes, and keeps their room.
         spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def truncate(self, number: int, go_on: Callable[[], None] = lambda: None) -> None:
-        """Drop the blocks above `number`; on disk on return. For a folder without a node.
+        """Drop the blocks above `number`, on disk on return. Only without a node.
 
-        A crash leaves the old chain, whole, or the new one.
-
-        Args:
-            number: the last block that stays.
-            go_on: called for each root hash that has to be read.
+        A crash leaves the old chain whole, or the new one. `go_on` is called for each root hash that is read.
 
         Raises:
             Fatal: there is no such block.
@@ -365,12 +359,13 @@ class BlockStore:
         try:
             self._roll_forward(first, number, go_on)
             assert self.chain.last_root_hash == self._root_hash_of(number, last)
-            # Before the stream: a snapshot may lag behind the stream, and never be ahead of it.
+            # Before the stream: a snapshot is never ahead of the stream.
             self._replace_snapshot(flush=True)
             self._snapshot_number = number
+            self._note_last(number)
             self.streamer.truncate_file(end)
         except BaseException:
-            if self.streamer.committed.total_entries > end:  # else it came behind the commit point
+            if self.streamer.committed.total_entries > end:  # else the error came after the commit point
                 self.chain = before
             raise
 
@@ -383,7 +378,6 @@ class BlockStore:
     # --- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, go_on: Callable[[], None]) -> None:
-        """Find the first and the last block, and bring the chain up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
             return
@@ -399,13 +393,14 @@ class BlockStore:
                 got=f"a chain that ends at block {self.chain.last_number}",
                 expected=f"block {last[0]}, as in its last entry",
             )
+        self._note_last(last[0])
         log.info(
             "block store opened",
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
         )
 
     def _first_block_number(self) -> int:
-        """Return the number of the stream's first block, from its second bookmark."""
+        """Return the stream's first block number, from its second bookmark."""
         try:
             entry = self.streamer.get_entry(1)
         except PageDamaged:  # all other pages are served
@@ -422,7 +417,7 @@ class BlockStore:
         return int.from_bytes(entry.data[1:], "big")
 
     def _snapshot(self, last_number: int) -> Chain:
-        """Read the snapshot; without one that fits the stream, begin at the first block."""
+        """Return the chain of the snapshot, or an empty one where it does not fit the stream."""
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
@@ -443,13 +438,13 @@ class BlockStore:
         return Chain(self.first_number)
 
     def _root_hash_of(self, number: int, last_number: int) -> bytes:
-        """Return a committed block's root hash from its last entry, found by the next block's bookmark."""
+        """Return a block's root hash from its last entry, found by the next block's bookmark."""
         path, streamer = self.streamer.path, self.streamer
         if number == last_number:
             found, root_hash = _block_end(path, streamer.get_entry(streamer.committed.total_entries - 1))
             if found == number:
                 return root_hash
-            # The commit thread was faster than the chain: further blocks are in the stream already.
+            # The commit thread is ahead of the chain: further blocks are in the stream.
         end = streamer.get_bookmark(bookmark_of(number + 1)) - 1
         found, root_hash = _block_end(path, streamer.get_entry(end))
         if found != number:
@@ -457,7 +452,7 @@ class BlockStore:
         return root_hash
 
     def _roll_forward(self, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
-        """Take the root hashes of blocks `start_number` to `last_number` into the chain."""
+        """Add the root hashes of blocks `start_number` to `last_number` to the chain."""
         start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
         for entry in self.streamer.read_entries(start_entry):
             if entry.type == BLOCK_END_TYPE:
@@ -475,16 +470,13 @@ class BlockStore:
                 if number % ROLL_FORWARD_LOG_BLOCKS == 0:
                     log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
 
-    @property
-    def snapshot_due(self) -> bool:
-        """Whether so many blocks were added that a snapshot saves the next start some reading."""
-        last = self.last_number
-        return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
+    def _note_last(self, number: int) -> None:
+        self.snapshot_due = number - self._snapshot_number >= self._snapshot_blocks
 
     def write_snapshot(self) -> None:
         """Replace the snapshot, while no block is added; may wait for the disk.
 
-        A failure does no harm: the next start reads more of the stream.
+        A failure only makes the next start read more.
         """
         try:
             self._replace_snapshot()
@@ -492,7 +484,8 @@ class BlockStore:
             path = self.data_dir / SNAPSHOT_NAME
             log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
         assert self.last_number is not None
-        self._snapshot_number = self.last_number  # also after a failure: not again for every block
+        self.snapshot_due = False
+        self._snapshot_number = self.last_number  # after a failure too: do not retry at every block
 
     def _replace_snapshot(self, *, flush: bool = False) -> None:
         path = self.data_dir / SNAPSHOT_NAME
@@ -500,12 +493,7 @@ class BlockStore:
 
 
 def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
-    """Return (block number, root hash) of a block's last entry.
-
-    Args:
-        path: of the stream file.
-        entry: the one that has to be it.
-    """
+    """Return (block number, root hash) of a block's last entry. Raises Fatal if it is another entry."""
     if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
         raise Fatal(
             f"stream file {path}, entry {entry.number}",
@@ -516,10 +504,10 @@ def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:
-    """Refuse a stream that ends otherwise than with a block, before an index of it is made beside it.
+    """Refuse a stream that does not end with a block, before an index is made beside it.
 
     Raises:
-        Fatal: it does; or what `judge` says.
+        Fatal: it does not; or what `judge` says.
         datastream.DatastreamError: the file is no stream file, or damaged.
     """
     with contextlib.suppress(OSError), contextlib.closing(RealDisk(path, writable=False)) as disk:

@@ -2,8 +2,8 @@
 
     {"chain": Chain.state(), "sha256": of that as JSON with sorted keys}
 
-The snapshot is written behind its blocks, and before blocks are cut off: it may lag behind the stream, but is
-never ahead of it. So one that is ahead says that blocks are missing (`gateway/store/evidence.py`).
+The snapshot is written after its blocks, and before blocks are cut off, so it is never ahead of the stream.
+One that is ahead shows that blocks are missing (`gateway/store/evidence.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cutting the end off a stream that no server has open, for `sluice truncate`. Numbered steps.
+"""Cutting the end off a stream that no server has open, for `sluice truncate`, in numbered steps.
 
     1  write    the cut entries become a stream file of their own, in a folder beside its place
     2  keep     that file is flushed and gets its name, and the name is flushed
@@ -6,11 +6,11 @@
     4  drop     the header with the lower totals, flushed: the commit point
                 (`datastream.file.updating`, "A truncation is a commit of fewer entries")
 
-A crash before 4 leaves the stream uncut; a crash behind it leaves it cut. After a crash at any step the same
-command finishes: a file from step 2 with the same bytes is accepted.
+A crash before 4 leaves the stream uncut, one after it leaves it cut. After any crash the same command
+finishes: it accepts a file from step 2 with the same bytes.
 
-The cut entries are a stream file, numbered from 0, for every reader of stream files. One that begins with a
-block is a chain that begins with that block.
+The cut entries are a stream file, numbered from 0. If it begins with a block, it is a chain that begins
+there.
 
 Source: docs/spec/stream-file.md sections 1 and 2.
 """
@@ -56,8 +56,8 @@ __all__ = [
     "write_entries",
 ]
 
-_COMMIT_BYTES: Final = 8 << 20
-"""Data of one commit of the cut file: enough to keep a disk busy, little to hold."""
+COMMIT_BYTES: Final = 8 << 20
+"""Data in one commit of the cut file."""
 _BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
 
@@ -66,13 +66,11 @@ class CutCheck:
     """The contents of a stream file, read without a lock."""
 
     header: StreamHeader
-    """As of its last commit."""
     holds_blocks: bool
-    """Whether it ends with a block."""
 
 
 def look_at(path: Path) -> CutCheck:
-    """Return what a stream file holds; nothing is locked or changed.
+    """Return the contents of a stream file, without a lock.
 
     Raises:
         OSError: it cannot be read.
@@ -89,7 +87,7 @@ def look_at(path: Path) -> CutCheck:
 
 
 def stream_type_of(path: Path) -> int:
-    """Return the stream type of a stream file from its header; errors as `look_at`."""
+    """Return the stream type in a file's header; errors as `look_at`."""
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
         return _header_of(path, disk).stream_type
 
@@ -100,7 +98,7 @@ def _header_of(path: Path, disk: RealDisk) -> StreamHeader:
 
 
 def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
-    """Return the time of the block that begins at an entry, seconds since 1970; None if unreadable."""
+    """Return the time of the block at an entry, seconds since 1970; None: unreadable."""
     for entry in streamer.read_entries(entry_number):
         if entry.type != BOOKMARK_TYPE:
             try:
@@ -113,17 +111,15 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
 
 
 def check_place(place: Path, entry_count: int) -> None:
-    """Refuse a place that is taken, but by a stream file of so many entries: an interrupted run's, maybe.
-
-    Args:
-        place: where the file of what is cut goes.
-        entry_count: how many entries it gets.
+    """Refuse a place that is taken, except by a file of `entry_count` entries: a run was interrupted.
 
     Raises:
         Fatal: something else is there.
     """
     if not place.parent.is_dir():
-        raise Fatal(str(place.parent), got="no such folder", expected="the folder of the file of what is cut")
+        raise Fatal(
+            str(place.parent), got="no such folder", expected="an existing folder for the cut entries"
+        )
     if os.path.lexists(place):
         try:
             if look_at(place).header.total_entries == entry_count:
@@ -134,40 +130,44 @@ def check_place(place: Path, entry_count: int) -> None:
 
 
 def write_cut(
-    streamer: DataStreamer, from_number: int, place: Path, go_on: Callable[[], None] = lambda: None
+    streamer: DataStreamer,
+    from_number: int,
+    place: Path,
+    go_on: Callable[[], None] = lambda: None,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
 ) -> None:
     """Write the entries from `from_number` on to a stream file of their own: steps 1 and 2.
 
     Args:
-        streamer: the stream, open.
-        from_number: of the first entry that is cut.
         place: of the file; the same file may be there already.
-        go_on: called now and then; what it raises ends this, and nothing is left.
+        go_on: called after each commit; what it raises ends this, and nothing is left.
+        commit_bytes: data in one commit.
 
     Raises:
         Fatal: another file is there, or the place cannot be written; nothing is left.
         datastream.DatastreamError: the disk refuses, or the stream is damaged; nothing is left.
     """
-    write_entries(streamer.header, streamer.read_entries(from_number), place, go_on)
+    write_entries(
+        streamer.header, streamer.read_entries(from_number), place, go_on, commit_bytes=commit_bytes
+    )
 
 
 def write_entries(
-    header: StreamHeader, entries: Iterable[Entry], place: Path, go_on: Callable[[], None] = lambda: None
+    header: StreamHeader,
+    entries: Iterable[Entry],
+    place: Path,
+    go_on: Callable[[], None] = lambda: None,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
 ) -> None:
-    """Write entries to a stream file of their own; errors as `write_cut`.
-
-    Args:
-        header: has type, system and version of the file.
-        entries: of any numbers.
-        place: of the file.
-        go_on: as there.
-    """
+    """Do as `write_cut` with these entries, of any numbers, and the type, system and version of `header`."""
     folder = place.with_name(f".{place.name}.part")
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir()
         written = folder / "cut.bin"
-        _copy(header, entries, written, go_on)
+        _copy(header, entries, written, go_on, commit_bytes)
         if os.path.lexists(place):
             if not filecmp.cmp(written, place, shallow=False):
                 raise taken(place)
@@ -182,7 +182,13 @@ def write_entries(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: Callable[[], None]) -> None:
+def _copy(
+    header: StreamHeader,
+    entries: Iterable[Entry],
+    written: Path,
+    go_on: Callable[[], None],
+    commit_bytes: int,
+) -> None:
     with DataStreamer.open(
         written,
         stream_type=header.stream_type,
@@ -199,12 +205,12 @@ def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: 
             else:
                 copy.add_stream_entry(entry.type, entry.data)
             size_bytes += len(entry.data)
-            if size_bytes >= _COMMIT_BYTES:
+            if size_bytes >= commit_bytes:
                 copy.commit_atomic_op(flush=False)
                 go_on()
                 copy.start_atomic_op()
                 size_bytes = 0
-        copy.commit_atomic_op()  # flushes those before, too
+        copy.commit_atomic_op()  # this flushes those before, too
 
 
 def _flush(path: Path) -> None:
@@ -217,5 +223,5 @@ def taken(place: Path) -> Fatal:
     return Fatal(
         str(place),
         got="a file or folder of that name",
-        expected="none: what is cut overwrites nothing (--cut-to)",
+        expected="a new file: --cut-to overwrites nothing",
     )

@@ -1,10 +1,10 @@
 """The evidence of a node's last block: what header, index, `chain.json` and file say before a start.
 
-    chain.json                     written behind its blocks: if it knows a later block than the stream ends
+    chain.json                     written after its blocks: if it knows a later block than the stream ends
                                    with, blocks are missing
-    the index of bookmarks         written behind the header: if it covers more entries, the same
-    whole blocks behind the header one crash leaves what was being committed: a begun block and a group. These
-                                   were not acknowledged, and opening zeroes them. More than that were counted
+    the index of bookmarks         written after the header: if it covers more entries, the same
+    whole blocks behind the header a crash leaves those of its commit: a begun block and a group. They were
+                                   not acknowledged, and opening zeroes them. More than that were counted
                                    once, by a header that went back. (A copy of a file that was being written
                                    has them, too, but neither index nor chain.json.)
 
@@ -49,22 +49,20 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""The stream file in a data folder."""
 GROUP_BLOCKS_DEFAULT: Final = 64
-"""The default of `commit.max_blocks_per_group`, the most blocks of a commit."""
+"""The default of `commit.max_blocks_per_group`."""
 
 
 class BlocksBehind(NamedTuple):
     """The whole blocks behind the header."""
 
     tail: Tail
-    """Their entries."""
     block_count: int
     first: int | None
-    """Number of the first; None without any."""
+    """None: there is none."""
     last: int | None
     inner_bytes: int
-    """Size of all but the first and the last, with the heads of their entries."""
+    """Size of all but the first and the last, with their entry heads."""
 
     def __str__(self) -> str:
         """Return words for an error."""
@@ -80,9 +78,9 @@ class StoredEvidence:
 
     evidence: Evidence
     last_block: int | None
-    """The block that the stream ends with, by its header; None if it does not."""
+    """The block that the stream ends with, by its header; None: it does not."""
     chain_block: int | None
-    """The last block that chain.json knows; None if it says nothing."""
+    """The last block that chain.json knows; None: it knows none."""
     behind: BlocksBehind
 
     def words(self) -> str:
@@ -98,19 +96,21 @@ class StoredEvidence:
         )
 
 
-def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], None]:
+def judge_for(
+    data_dir: Path, group_blocks_max: int, group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
+) -> Callable[[Evidence], None]:
     """Return the judge of a data folder's stream (`datastream.file.opening.Judge`).
 
     Args:
-        data_dir: has the stream file and chain.json.
         group_blocks_max: most blocks of a commit.
+        group_bytes_max: most bytes of one.
     """
 
     def judge(evidence: Evidence) -> None:
         """Raise Fatal if something knows more than the header."""
         if evidence.file.refusal is None:
             standing = look(data_dir, evidence)
-            refusal = refusal_of(data_dir, standing, group_blocks_max)
+            refusal = refusal_of(data_dir, standing, group_blocks_max, group_bytes_max)
             if refusal is not None:
                 raise refusal
 
@@ -127,15 +127,20 @@ def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
     return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
 
-def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) -> Fatal | None:
-    """Return why a start is refused; None if it is not."""
+def refusal_of(
+    data_dir: Path,
+    standing: StoredEvidence,
+    group_blocks_max: int,
+    group_bytes_max: int = COMMIT_GROUP_BYTES_MAX,
+) -> Fatal | None:
+    """Return why a start is refused; None: it is not."""
     evidence, behind = standing.evidence, standing.behind
     chain_is_ahead = standing.chain_block is not None and (
         standing.last_block is None or standing.chain_block > standing.last_block
     )
     # The setting may have been larger before.
     is_more = behind.block_count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
-    is_more = is_more or behind.inner_bytes > COMMIT_GROUP_BYTES_MAX
+    is_more = is_more or behind.inner_bytes > group_bytes_max
     if is_more and not evidence.has_index and standing.chain_block is None:
         text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
         log.warning(text, extra=fields(first_block=behind.first, last_block=behind.last))
@@ -154,7 +159,7 @@ def look_for_lost_blocks(data_dir: Path) -> None:
     """Refuse a new stream where blocks were: they are acknowledged, and nobody may send them again.
 
     Raises:
-        Fatal: the snapshot knows blocks, or the index entries.
+        Fatal: the snapshot or the index knows some.
     """
     path = data_dir / STREAM_FILE_NAME
     known = None
@@ -172,7 +177,6 @@ def look_for_lost_blocks(data_dir: Path) -> None:
 
 
 def _last_block(evidence: Evidence) -> int | None:
-    """Return the block that the stream ends with, by its header; None if it does not."""
     total_entries = evidence.file.committed.total_entries
     if not total_entries:
         return None
@@ -185,7 +189,6 @@ def _last_block(evidence: Evidence) -> int | None:
 
 
 def _blocks_behind(evidence: Evidence) -> BlocksBehind:
-    """Read the blocks behind the header, as far as opening looks."""
     tail = evidence.tail()
     decoder = BlockDecoder()
     limit = evidence.file.committed.total_length + TAIL_LOOKED_AT_BYTES_MAX

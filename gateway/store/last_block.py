@@ -2,9 +2,9 @@
 
     finding                                                 what follows
     its items do not have the root hash in its end          the stream is damaged: the node does not start
-    the same of another block on the last data page         the same; that page is not full and has no
-    checksum its links differ from the blocks before it              the same: one of their root hashes has
-                                                            changed; it is named if chain.json knows it
+    the same of another block on the last data page         the same: a page that is not full has no checksum
+    its links differ from the blocks before it              the same: one of their root hashes has changed; it
+                                                            is named if chain.json knows it
     the keys refuse its signature                           the keys are of another network: no start
     the address book refuses its record file proof          the node starts and says what it lacks: the book
                                                             changes with its network
@@ -34,20 +34,15 @@ __all__ = ["LastBlock", "look_at_last_block"]
 
 
 class LastBlock(NamedTuple):
-    """The result of the check."""
+    """The verdict on the last block."""
 
     layout: LastLayout
-    """The layout of its root hash."""
     lack: str | None
-    """Why its proofs cannot be checked; None: they hold, or are not checked."""
+    """The reason why its proofs cannot be checked; None: they hold, or need no check."""
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
-    """Read and check the last block; None without one.
-
-    Args:
-        store: the open block store.
-        verifier: with the keys of the node and its ledger data.
+    """Read and check the last block; None without one. `verifier` has the node's keys and ledger data.
 
     Raises:
         Fatal: the block is not what was committed.
@@ -83,13 +78,13 @@ def _look(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
         verdict = verifier.check(summary, stored.items)
     except BlockRefused as refused:
         return LastBlock(LastLayout.of(summary), _lack(summary, refused.refusal, where))
-    # A proof that fits the other root alone: the end has another than the one that was signed.
+    # The proof fits only the other root: the end has another than was signed.
     _as_stored(verdict.summary, stored.root_hash, where)
     return LastBlock(LastLayout.of(verdict.summary), None)
 
 
 def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSummary:
-    """Return the summary with the root hash in the block's end. Raises Fatal if its items have another."""
+    """Return the summary with the stored root hash. Raises Fatal if the items have another."""
     if summary.root_hash == root_hash:
         return summary
     other = summary.in_other_layout()
@@ -104,7 +99,7 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
 
 
 def _check_last_page(store: BlockStore, last_number: int) -> None:
-    """Check the root hashes of the blocks that end on the last data page, but the last block."""
+    """Check the root hashes of the other blocks that end on the last data page."""
     first = store.first_on_last_page()
     for number in range(last_number if first is None else first, last_number):
         _check_root(store, number)
@@ -123,7 +118,7 @@ def _check_root(store: BlockStore, number: int) -> None:
 
 
 def _check_doubted(store: BlockStore) -> None:
-    """Check the block of which chain.json knows another root hash. Raises Fatal if the stream is wrong.
+    """Check the block whose root hash differs in chain.json. Raises Fatal if the stream is wrong.
 
     chain.json may be of another chain, or from before `BlockStore.settle`.
     """
@@ -132,9 +127,9 @@ def _check_doubted(store: BlockStore) -> None:
 
 
 def _check_links(store: BlockStore, summary: BlockSummary, where: str) -> None:
-    """Compare the block's links with the stored root hashes. Raises Fatal: further blocks would be refused.
+    """Compare the block's links with the stored root hashes. Raises Fatal if one of these has changed.
 
-    They fitted when the block was committed, so a stored one has changed.
+    Else every further block would be refused.
     """
     before = store.root_hash_at(summary.number - 1) if summary.number else None
     for field, named, stored in (

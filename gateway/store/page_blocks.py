@@ -1,17 +1,15 @@
 """The blocks on a data page: finding them, proving them, and rebuilding the page from them.
 
-A page with a checksum needs no proof: its bytes are those of the commit, whose blocks were verified. A page
-without one (from an earlier version, or under an index that was made anew) is proven once, before it is first
-read or when the scrubber comes to it:
+A page with a checksum has the bytes of its commit, whose blocks were verified. A page without one (from an
+earlier version, or under a new index) is proven once, before its first read or by the scrubber:
 
     each block has the root hash in its end, in one of its layouts,
     its footer names the root hash of the block before it, and only zeros follow the page's last entry
 
 Then the page gets its checksum. Proofs are outside the root hash, so this misses a flipped bit in one. The
-blocks on the page that is being filled are proven the same way, once, as far as they were there at the start.
+blocks that a start finds on the last, partial page are proven once in the same way.
 
-`PageBuilder` serializes blocks as the block store does: the same blocks make the same bytes, so a page can be
-rebuilt from a peer's blocks.
+The same blocks serialize to the same bytes, so `PageBuilder` rebuilds a page from a peer's blocks.
 
 Source: datastream/README.md, "Invariants"; docs/spec/block-hash.md.
 """
@@ -66,7 +64,7 @@ class BlockPlaces(Protocol):
 
 
 class BlocksOfPage(NamedTuple):
-    """The blocks of which a page may hold a part."""
+    """The blocks that have a part on a page."""
 
     first: int
     last: int
@@ -86,11 +84,7 @@ class _Fault:
 
 
 class PageBlocks:
-    """The blocks of a store's pages, and proofs for pages without a sum.
-
-    Args:
-        store: the block store.
-    """
+    """The blocks of a store's pages, and proofs for pages without a sum."""
 
     def __init__(self, store: BlockPlaces) -> None:
         self._store = store
@@ -100,15 +94,15 @@ class PageBlocks:
         """The page that was being filled at the opening."""
         self._tail_end = store.streamer.committed.total_entries
         self._tail_faults: list[_Fault] | None = None
-        """The wrong blocks that were on it then; None: not checked yet."""
+        """Its wrong blocks; None: not checked yet."""
 
     # --- which they are -------------------------------------------------------------------------------------
 
     def of_page(self, page_number: int) -> BlocksOfPage | None:
-        """Return the blocks of a page, found on the pages around it; None in an empty store.
+        """Return the blocks of a page, found on the pages around it; None: the store is empty.
 
         Raises:
-            datastream.DatastreamError, OSError: those cannot be read.
+            datastream.DatastreamError, OSError: those pages cannot be read.
         """
         streamer, last = self._store.streamer, self._store.last_number
         first = self._store.first_number
@@ -129,7 +123,7 @@ class PageBlocks:
         return BlocksOfPage(first, last, origin, entries_end)
 
     def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
-        """Return (block number, entry number) of the blocks that begin on a page; none on a damaged page."""
+        """Return (block number, entry number) of the blocks that begin on a page; none on a damaged one."""
         try:
             bookmarks = self._store.streamer.page_bookmarks(page_number)
         except PageDamaged:
@@ -140,9 +134,9 @@ class PageBlocks:
     # --- whether they are what was committed ----------------------------------------------------------------
 
     def ensure(self, entry_number: int) -> None:
-        """Prove the blocks on the page that was being filled at the opening, once; in a thread.
+        """Prove once the blocks that the opening found on the partial page; in a thread.
 
-        Sums prove full pages, or `prove` does before they are read.
+        Full pages have sums, or `prove` runs before they are read.
 
         Raises:
             LayoutError: the entry belongs to a block that differs from what was committed.
@@ -153,7 +147,7 @@ class PageBlocks:
             self._ensure_tail(entry_number)
 
     def ensure_block(self, number: int) -> None:
-        """Do the same for the end of a block in the store."""
+        """Do as `ensure` for the end of a block."""
         streamer = self._store.streamer
         end = streamer.committed.total_entries
         if number != self._store.last_number:
@@ -173,7 +167,7 @@ class PageBlocks:
     def prove(self, page_number: int) -> bool:
         """Prove the blocks of a page without a sum; return whether it has one now.
 
-        Other pages that these blocks fill get sums, too. A wrong block makes its pages without a sum bad. A
+        Other pages that these blocks fill get sums too. A wrong block makes its pages without a sum bad. A
         page beside a bad one cannot be proven.
 
         Raises:
@@ -204,7 +198,6 @@ class PageBlocks:
                 self._adopt(page)
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
-        """Return the full pages that hold these entries."""
         if first_entry >= entries_end:
             return range(0)
         streamer = self._store.streamer
@@ -228,7 +221,7 @@ class PageBlocks:
     def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
         """Hash the blocks of a page; return (faults, first entry, number after the last entry).
 
-        Behind entries that are no block, nothing is checked.
+        Entries after one that belongs to no block are not checked.
         """
         blocks = self.of_page(page_number)
         if blocks is None:
@@ -252,7 +245,7 @@ class PageBlocks:
 
 
 def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
-    """Return what is wrong with a block's number, root hash or link to the block before it."""
+    """Return the fault in a block's number, root hash or link; None: it is right."""
     summary, problem = summary_of(stored)
     if summary is None:
         return problem
@@ -264,12 +257,9 @@ def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
 
 
 def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple[bytes, BlockSummary]:
-    """Return the root hash of a block, in the known layout, and its summary.
+    """Return a block's root hash in the known layout, and its summary.
 
-    Args:
-        number: of the block.
-        items: all of them.
-        known: the root hash that the next block or its own end names; None: unknown.
+    `known` is the root hash that the next block or its own end names; None: unknown.
 
     Raises:
         BlockRefused, ItemError, LayoutError: the items are not those of that block.
@@ -288,11 +278,9 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
 
 
 class PageBuilder:
-    """Builds the bytes of a page from its blocks, in order.
+    """Builds a page from its blocks, in order.
 
-    Args:
-        page_number: of the page.
-        origin: (offset, number) of the first entry of the first block, on the page or before it.
+    `origin` is (offset, number) of the first entry of the first block, which may begin before the page.
     """
 
     def __init__(self, page_number: int, origin: Committed) -> None:

@@ -6,10 +6,10 @@
     HEADER    what it counts                                             the whole entries behind it
     SOUND     the whole blocks, or entries, before the first damage      the bytes from there on, as they are
 
-Each choice makes the index anew, and puts aside a `chain.json` that knows a later block than the last
-remaining one. The stream is opened as for a start, under all its locks, and its judge makes the choice
-(`datastream.file.opening.Judge`): the header is written and flushed before anything behind it is touched.
-Killed at any moment, the same command finishes.
+Each choice makes the index anew, and puts aside a `chain.json` that is ahead. The stream is opened as for a
+start, under all its locks, and its judge makes the choice (`datastream.file.opening.Judge`): the header is
+written and flushed before anything behind it is touched. After a kill at any moment the same command
+finishes.
 
 A block behind the header is sound if its items have the root hash in its end, it links to the block before
 it, and chain.json knows no other root hash of it.
@@ -70,19 +70,15 @@ class RepairChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The result that a choice would have."""
+    """The outcome of a choice."""
 
     choice: RepairChoice
     totals: Committed
-    """The totals then."""
     last_block: int | None
-    """The last block then; None of a stream without blocks."""
     cut_entries: int
-    """Whole entries that are cut."""
     cut_bytes: int
-    """Bytes of the file that are cut."""
     why_no_more: str | None = None
-    """Why further entries behind the header are not counted."""
+    """The reason why no further entries behind the header are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +90,14 @@ class Found:
     header: StreamHeader
     holds_blocks: bool
     damage: EntriesDisagree | None
-    """Why the entries do not lead to the header's totals."""
+    """The entries do not lead to the header's totals: where and how."""
     refusal: str | None
-    """Why a start refuses the stream; None if it does not."""
+    """The reason why a start refuses the stream; None: it opens it."""
     offers: tuple[Offer, ...]
-    """The choices; empty if nothing is wrong."""
 
     @property
     def is_node(self) -> bool:
-        """Whether the stream belongs to a data folder."""
+        """True if the stream belongs to a data folder."""
         return self.holds_blocks and self.path.name == STREAM_FILE_NAME
 
 
@@ -136,14 +131,11 @@ def take(
     place: Path | None,
     agree: Callable[[Found, Offer, Path | None], None],
 ) -> tuple[Offer, Path | None]:
-    """Carry out a choice; return the offer, and the file with what was cut.
+    """Carry out a choice; return the offer, and the file of cut entries.
 
     Args:
-        path: the stream file.
-        stream_type: of it.
-        choice: one of the offers.
-        place: the file for what is cut; None: beside the stream file.
-        agree: called under the locks before anything is changed; raises to abort.
+        place: for that file; None: beside the stream file.
+        agree: called under the locks before any change; raises to abort.
 
     Raises:
         Fatal: there is no such offer, or the place cannot be written; nothing was changed.
@@ -152,7 +144,7 @@ def take(
     done: list[tuple[Found, Offer, Path | None]] = []
 
     def judge(evidence: Evidence) -> Committed:
-        """Examine it again under the locks, and return what the header shall count."""
+        """Examine it again under the locks; return what the header shall count."""
         found = _find(path, evidence)
         offer = next((offer for offer in found.offers if offer.choice is choice), None)
         if offer is None:
@@ -167,7 +159,7 @@ def take(
         done.append((found, offer, cut))
         return offer.totals
 
-    # Without a folder, damage would end the opening early; the index is made anew in any case.
+    # Without a folder, damage would end the opening early. The index is made anew anyway.
     path.with_name(path.name.split(".", 1)[0] + ".db").mkdir(exist_ok=True)
     DataStreamer.open(path, stream_type=stream_type, judge=judge).close()
     found, offer, cut = done[0]
@@ -177,7 +169,6 @@ def take(
 
 
 def _find(path: Path, evidence: Evidence) -> Found:
-    """Weigh the evidence as a start does, and collect the offers."""
     standing = look(path.parent if path.name == STREAM_FILE_NAME else path, evidence)
     damage = evidence.file.refusal
     holds_blocks = any(
@@ -228,7 +219,6 @@ def _forward_entries(evidence: Evidence) -> Offer:
 
 
 def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
-    """Count on over the sound blocks."""
     evidence = standing.evidence
     totals, last = evidence.file.committed, standing.last_block
     root_hash = _last_root_hash(evidence)
@@ -255,13 +245,9 @@ def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
 def _problem_of(
     block: StoredBlock, last: int | None, root_hash: bytes | None, chain: Chain | None
 ) -> str | None:
-    """Return why a block behind the header is not counted; None if it is sound.
+    """Return why a block behind the header is not counted; None: it is sound.
 
-    Args:
-        block: the block.
-        last: number of the block before it; None without one.
-        root_hash: of that block.
-        chain: the state in chain.json.
+    `last` and `root_hash` are of the block before it, `chain` is the state in chain.json.
     """
     if last is not None and block.number != last + 1:
         return f"block {block.number} behind block {last}"
@@ -276,7 +262,6 @@ def _problem_of(
 
 
 def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
-    """Count the whole blocks, or entries, before the first damage."""
     empty = Committed(HEADER_PAGE_SIZE, 0)
     totals, last = empty, None
     for entry, offset in _entries_from_begin(evidence):
@@ -299,7 +284,6 @@ def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
 
 
 def _begins_with_block(evidence: Evidence) -> bool:
-    """Return whether the stream begins with a whole block."""
     decoder = BlockDecoder()
     try:
         return any(decoder.feed(entry.type, entry.data) for entry, _ in _entries_from_begin(evidence))
@@ -340,7 +324,7 @@ def _place_beside(path: Path, offer: Offer) -> Path:
 
 
 def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
-    """Write what is cut to a file, flushed; the same file may be there already."""
+    """Write the cut entries to a file, flushed; the same file may be there already."""
     if offer.choice is RepairChoice.SOUND:
         _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
     else:
@@ -348,7 +332,7 @@ def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
 
 
 def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
-    """Write bytes of the stream file as they are; pages of zeros become holes."""
+    """Copy bytes of the stream file; pages of zeros become holes."""
     part = place.with_name(f".{place.name}.part")
     try:
         with part.open("wb") as file:

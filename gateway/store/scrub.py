@@ -5,12 +5,12 @@
         it has none             its blocks are proven (`page_blocks.py`); then it gets one
         it does not fit         memory heals the disk, if its copy is right; else the page is not served
                                 until a peer heals it (`gateway/cluster/healing.py`)
-    behind the last page        the next pass begins SCRUB_PASS_SECONDS_MIN after this one, or later
+    after the last page         the next pass begins, SCRUB_PASS_SECONDS_MIN after this one or later
 
-Entries, blocks and links on a page were checked before its commit, so a fitting checksum is enough. A pass
-costs 0.8 ms of a processor for 1 MiB; the first one over pages without checksums 5 to 55 ms.
+Entries, blocks and links on a page were checked before its commit, so the checksum is enough. A pass costs
+0.8 ms of a processor for 1 MiB, over pages without checksums 5 to 55 ms. The bookmark folder keeps the place
+for a restart.
 
-The bookmark folder keeps the place, where a restarted node continues.
 Source: datastream/README.md, "Invariants".
 """
 
@@ -38,13 +38,13 @@ __all__ = ["Scrubber"]
 log = logging.getLogger(__name__)
 
 SCRUB_PASS_SECONDS_MIN: Final = 3600.0
-"""The shortest time between the starts of two passes: one over a short stream takes seconds."""
+"""The shortest time between the starts of two passes: a short stream takes seconds."""
 PROCESSOR_SHARE_MAX: Final = 0.05
-"""Of one processor: pages without a sum are slower than the pace, so that proofs stay below this."""
+"""The share of one processor: proofs of pages without a sum are slower than the pace."""
 UNPROVEN_PAUSE_SECONDS: Final = 60.0
-"""The same after a pass with pages that could not be proven, beside bad ones."""
+"""The same after a pass that could not prove pages beside bad ones."""
 PLACE_KEPT_PAGES: Final = 64
-"""Pages between two writes of the place: after a kill at most so many are read twice."""
+"""Pages between two writes of the place: a killed node reads at most so many twice."""
 PLACE_KEY: Final = b"sluice/scrubbed-up-to"
 """Too long to be a bookmark."""
 _PLACE: Final = struct.Struct(">Qd")
@@ -52,16 +52,7 @@ _PLACE: Final = struct.Struct(">Qd")
 
 
 class Scrubber:
-    """The scrubber of one block store.
-
-    Args:
-        store: the block store.
-        blocks: proves pages without a sum.
-        metrics: of the node.
-        bytes_per_second: the pace.
-        pass_seconds_min: see SCRUB_PASS_SECONDS_MIN (tests).
-        sleep: pauses in seconds (tests).
-    """
+    """The scrubber of one block store, at `bytes_per_second`."""
 
     def __init__(
         self,
@@ -81,7 +72,7 @@ class Scrubber:
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, "scrub")
         self._unproven_count = 0
-        """Pages of this pass that could not be proven, beside bad ones that may be healed by now."""
+        """Pages of this pass that could not be proven beside bad ones."""
         self.next_page, self._passed_at = self._kept_place()
         metrics.scrub_pass_end.set(self._passed_at)
 
@@ -90,9 +81,9 @@ class Scrubber:
         return _PLACE.unpack(kept) if kept is not None and len(kept) == _PLACE.size else (0, 0.0)
 
     def _keep_place(self) -> None:
-        """Store the place, with the next commit or when the stream is closed.
+        """Store the place with the next commit or the closing of the stream.
 
-        A bad page goes first, so that the next start finds it at once.
+        A bad page goes first, so the next start finds it at once.
         """
         place = min(self._streamer.sums.bad, default=self.next_page)
         self._streamer.notes.put(PLACE_KEY, _PLACE.pack(place, self._passed_at))
@@ -126,11 +117,7 @@ class Scrubber:
         self._keep_place()
 
     async def _look_at(self, page_number: int) -> float:
-        """Scrub one page; `PageSums` notes and logs what is wrong.
-
-        Returns:
-            The processor time, in seconds.
-        """
+        """Scrub one page; return the processor seconds. `PageSums` notes and logs a fault."""
         loop = asyncio.get_running_loop()
         try:
             result, worked_seconds = await loop.run_in_executor(self._thread, self._scrub, page_number)
@@ -143,7 +130,7 @@ class Scrubber:
         return worked_seconds
 
     def _scrub(self, page_number: int) -> tuple[ScrubResult, float]:
-        """Scrub one page, in the scrubber's thread; return the processor seconds, too."""
+        """Scrub one page in the scrubber's thread; return the processor seconds, too."""
         sums, begun_at = self._streamer.sums, time.thread_time()
         result = sums.scrub(page_number)
         if result is ScrubResult.UNSUMMED and sums.state(page_number) is not PageState.BAD:

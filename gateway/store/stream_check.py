@@ -1,13 +1,12 @@
 """The check of the blocks in a stream: each can be read back, has the right root hash, and links to the last.
 
-Pure: `BlockCheck` gets the entries in order (`check.check.EntryVisitor`) and reports what is wrong. It
-ignores a stream that does not begin with a block (`stream_layout.py`).
+Pure: `BlockCheck` gets the entries in order (`check.check.EntryVisitor`) and reports faults. It ignores a
+stream that does not begin with a block (`stream_layout.py`), and checks no signatures.
 
-Behind a gap or a broken block it resumes with the next readable block, whose links it believes, as a node
-does that begins in mid-chain.
+After a gap or a broken block it resumes with the next readable block and trusts its links, as a node does
+that begins in mid-chain.
 
-Source: docs/spec/block-hash.md sections 3.3 and 4; docs/spec/block-layout.md. Signatures are not checked
-here.
+Source: docs/spec/block-hash.md sections 3.3 and 4; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ _PROBE_ENTRIES = 2
 
 
 class BlockCheck:
-    """Checks the blocks of a stream, entry by entry.
-
-    Args:
-        report: called for each fault.
-    """
+    """Checks the blocks of a stream, entry by entry; calls `report` for each fault."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -41,14 +36,12 @@ class BlockCheck:
         self._seeking = False
         """After a fault: skip to the beginning of a block."""
         self._first = (0, 0)
-        """(offset, entry number) where the block under way begins."""
+        """(offset, entry number) of the start of the current block."""
         self._seen = 0
         self.is_block_stream = True
-        """Whether the stream begins with a block."""
+        """False once the stream begins with something else."""
         self.block_count = 0
-        """Readable blocks."""
         self.last_number: int | None = None
-        """Number of the last of them."""
 
     def entry(self, entry: Entry, offset: int) -> None:
         """Take the next entry."""
@@ -69,7 +62,7 @@ class BlockCheck:
             self._check(block)
 
     def gap(self) -> None:
-        """Note that entries are missing: the block under way is lost."""
+        """Note that entries are missing: the current block is lost."""
         self._decoder.reset()
         self._seeking = True
         self._chain = None

@@ -8,9 +8,8 @@ An address book is JSON (`gateway.blocks.proofs.address_book`). A publication of
                                  accepts it as tss:FILE
     block 0 of the stream        if the node has it and keeps none
 
-A node never changes its keys by itself: if these differ from each other, or from the id that the operator
-names, it does not start.
-Source: docs/spec/tss.md section 1.1.
+A node never changes its keys by itself: if these differ from each other or from the operator's id, it does
+not start. Source: docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.errors import Fatal
-from sluice.gateway.limits import PUBLICATION_FILE_BYTES_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import open_regular, replace_file
 from sluice.gateway.store.block_store import BlockStore
@@ -61,25 +59,29 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 KEPT_NAME: Final = "ledger-id.bin"
-"""The file in the data folder that keeps the publication."""
 
-# As block files are named (`publishers.blocks.block_files`); other programs write numbers with leading zeros.
+# As in `publishers.blocks.block_files`; other programs write leading zeros.
 _BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
+PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
 
-def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
+
+def ledger_of_file(
+    path: Path, ledger_id: bytes | None = None, *, bytes_max: int = PUBLICATION_FILE_BYTES_MAX
+) -> LedgerData:
     """Read and check the publication in a file: a bare one, or that of block 0 in a block file.
 
     Args:
-        path: of the file.
         ledger_id: the required id, 32 bytes; None: any.
+        bytes_max: most bytes, decompressed.
 
     Raises:
         LedgerKeyError: the file cannot be read, or holds no valid publication.
     """
     what = f"ledger key tss:{path}"
-    content = _content(path, what)
+    content = _content(path, what, bytes_max)
     try:
         try:
             ledger: LedgerData | None = read_publication(content)
@@ -153,18 +155,15 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
         log.error("ledger data could not be kept", extra=fields(file=str(path), got=str(error)))
         return
     log.warning(
-        "ledger data of block 0 believed and kept",
+        "ledger data of block 0 are trusted and kept",
         extra=fields(ledger_id=ledger.ledger_id.hex(), nodes=len(ledger.nodes), file=str(path)),
     )
 
 
 def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
-    """Return the address book that the operator names; None if none is named or needed.
+    """Return the operator's address book; None: none is named or needed. Mode `hash` needs none.
 
-    Args:
-        keys: of the operator.
-        mode: mode `hash` needs none.
-        needed_count: nodes that must sign a record file; 0: more than a third.
+    `needed_count` is the number of nodes that must sign a record file; 0: more than a third.
 
     Raises:
         LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
@@ -188,7 +187,7 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
 
 
 def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None:
-    """Return the ledger data of the file that the operator names; None if none is named or needed.
+    """Return the ledger data of the operator's file; None: none is named or needed.
 
     Raises:
         LedgerKeyError: it cannot be read, or is invalid.
@@ -208,19 +207,17 @@ def ledger_to_start_with(
     first_number: int | None,
     root_layout: RootLayout = "auto",
 ) -> LedgerData | None:
-    """Return the ledger data that a node starts with; None if it awaits block 0 or needs none.
+    """Return the ledger data that a node starts with; None: it awaits block 0, or needs none.
 
     Args:
-        keys: of the operator.
         mode: mode `hash` needs no ledger data.
-        store: the open block store.
         given: `given_ledger` of the keys.
         rsa_book: `given_address_book` of the keys.
         first_number: the block that an empty node begins with; None: any.
         root_layout: setting `verification.root_layout`.
 
     Raises:
-        LedgerKeyError: a key is needed and missing, or contradicts what is here.
+        LedgerKeyError: a key is missing, or contradicts what is here.
         Fatal: the kept file cannot be read.
     """
     if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
@@ -232,7 +229,7 @@ def ledger_to_start_with(
     if chosen is None and block_0 is not None:
         verdict = verdict_of_keys(block_0)
         if verdict is not None and verdict.published is None:
-            # As in the run that committed it (`ProofChecks.block_0_committed`): the other keys suffice.
+            # `ProofChecks.block_0_committed` did the same: the other keys suffice.
             log.warning("block 0 publishes no ledger data: TSS proofs are refused")
             return None
         if verdict is not None and verdict.published is not None:
@@ -255,19 +252,18 @@ def ledger_to_start_with(
             expected=f"{chosen.ledger_id.hex()}, of {store.data_dir / KEPT_NAME}",
         )
     if chosen is kept and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
-        # Perhaps kept by a run without that key, which believes the WRAPS key of any block 0.
+        # A run without that key, which trusts the WRAPS key of any block 0, may have kept it.
         verdict = verdict_of_keys(block_0)
         if verdict is None or verdict.published != chosen:
             raise LedgerKeyError(
                 str(store.data_dir / KEPT_NAME),
-                got="a WRAPS key for which block 0 does not vouch",
+                got="a WRAPS key that block 0 does not vouch for",
                 expected="a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust",
             )
     return chosen
 
 
 def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
-    """Return whether a block 0 publishes these ledger data, or none."""
     try:
         published = publications_in(block_0.items)
     except BlockRefused:  # accepted in mode `hash`
@@ -276,7 +272,7 @@ def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
 
 
 def _read(publication: bytes) -> LedgerData | None:
-    """Decode a publication, as data have more than one encoding; None if it is malformed."""
+    """Decode a publication, since data have several encodings; None: it is malformed."""
     try:
         return read_publication(publication)
     except ProofDataError:
@@ -290,9 +286,9 @@ def _verdict_on(
     rsa_book: RsaBook | None,
     root_layout: RootLayout,
 ) -> Verdict | None:
-    """Return the verdict of the keys alone on the stored block 0; None if they refuse it.
+    """Return the verdict of the keys alone on the stored block 0; None: they refuse it.
 
-    It may have been committed in mode `hash`, which checks no proof.
+    Mode `hash` may have committed it without a check.
     """
     verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
     hasher = verifier.hasher()
@@ -305,7 +301,7 @@ def _verdict_on(
 
 
 def _require_block_0(keys: TrustedKeys, store: BlockStore, first_number: int | None) -> None:
-    """Refuse a start that needs block 0 for its ledger data and cannot get it any more."""
+    """Refuse a start that needs the ledger data of a block 0 that it can no longer get."""
     if store.last_number is not None:
         where = f"blocks {store.first_number} to {store.last_number} are here without ledger data"
     elif first_number not in (0, None):
@@ -339,29 +335,28 @@ def _path(written: str, what: str) -> Path:
         raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
 
 
-def _content(path: Path, what: str) -> bytes:
-    """Return a file's bytes, decompressed, within the limit."""
+def _content(path: Path, what: str, bytes_max: int = PUBLICATION_FILE_BYTES_MAX) -> bytes:
     try:
         with open_regular(path) as file:
             head = file.read(4)
             file.seek(0)
             if head.startswith(_GZIP_MAGIC):
-                content = GzipFile(fileobj=file).read(PUBLICATION_FILE_BYTES_MAX + 1)
+                content = GzipFile(fileobj=file).read(bytes_max + 1)
             elif head.startswith(_ZSTD_MAGIC):
-                content = _read_zstd(file)
+                content = _read_zstd(file, bytes_max + 1)
             else:
-                content = file.read(PUBLICATION_FILE_BYTES_MAX + 1)
+                content = file.read(bytes_max + 1)
     except OSError as error:
         got = error.strerror or str(error)
         raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise LedgerKeyError(what, got=str(error), expected="a whole compressed file") from error
-    if len(content) > PUBLICATION_FILE_BYTES_MAX:
-        expected = f"at most {PUBLICATION_FILE_BYTES_MAX} bytes"
+    if len(content) > bytes_max:
+        expected = f"at most {bytes_max} bytes"
         raise LedgerKeyError(what, got="a longer file", expected=expected)
     return content
 
 
-def _read_zstd(file: IO[bytes]) -> bytes:
+def _read_zstd(file: IO[bytes], bytes_max: int) -> bytes:
     with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-        return reader.read(PUBLICATION_FILE_BYTES_MAX + 1)
+        return reader.read(bytes_max)

@@ -20,10 +20,7 @@ from typing import Final
 
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.item_set import ItemSet, inspect
-from sluice.gateway.limits import (
-    INLINE_HASH_ITEMS_MAX,
-    SLOT_ITEMS_MIN,
-)
+from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX
 from sluice.gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Looking"]
@@ -87,11 +84,6 @@ class Looking:
             sample = message[offset : offset + sample_bytes]
             seen += sample.count(b"\x0a") + sample.count(b"\x8a")
         return seen * size >= min(CROWD_ITEMS_MIN, size // CROWD_ITEM_BYTES) * count * sample_bytes
-
-    @staticmethod
-    def is_quick(items: Sequence[bytes]) -> bool:
-        """Return whether items need no slot."""
-        return len(items) < SLOT_ITEMS_MIN
 
     async def look(self, items: Sequence[bytes]) -> ItemSet:
         """Check the form of an item set; return in a slot.

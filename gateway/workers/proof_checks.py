@@ -47,6 +47,8 @@ class ProofChecks:
         keep: Callable[[LedgerData], None] | None = None,
         process: ProofProcess | None = None,
     ) -> None:
+        self.hasher: Callable[[], BlockHasher] = verifier.hasher
+        """Makes a hasher for a block's items."""
         self._verifier = verifier
         self._keep = keep
         self._known = asyncio.Event()
@@ -65,34 +67,29 @@ class ProofChecks:
         """The worker's process id; None without a process."""
         return self._process.pid
 
-    def hasher(self) -> BlockHasher:
-        """Make a hasher for a block's items."""
-        return self._verifier.hasher()
-
     def warm_up(self) -> None:
         """Start the process if blocks will need it; do not wait for it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
             self._process.start()
 
-    def at_once(self, summary: BlockSummary) -> bool:
-        """Return whether a check is quick enough for `check_now`."""
+    def check_now(self, summary: BlockSummary) -> BlockSummary | None:
+        """Check the proofs here, in the event loop, if that is quick; else return None, and `check` has to.
+
+        Returns:
+            The summary, with the root that the proofs fit.
+
+        Raises:
+            BlockRefused: they do not hold.
+        """
         proofs = self._verifier.proofs
         if (
             summary.number == 0
             and proofs.mode == "full"
             and not (self._known.is_set() and proofs.ledger is None)
         ):
-            return False  # its publication is inspected
-        return proofs.is_quick(summary)
-
-    def check_now(self, summary: BlockSummary) -> BlockSummary:
-        """Check the proofs here; return the summary with the root that they fit.
-
-        Raises:
-            BlockRefused: they do not hold.
-        """
-        return self._verifier.check(summary).summary
+            return None  # `check` reads what it publishes
+        return self._verifier.check(summary).summary if proofs.is_quick(summary) else None
 
     def signs_root(self, summary: BlockSummary) -> bool:
         """Return whether a checked signature covers the root hash of an accepted block."""

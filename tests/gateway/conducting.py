@@ -1,4 +1,4 @@
-"""A conductor with a real ledger on a disk that fails when told to, and publishers that are moved by hand."""
+"""A conductor with a real block store on a disk that fails when told to, and publishers moved by hand."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Response
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.records import RaceRules
-from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import CHAIN_SNAPSHOT_BLOCKS, BlockStore
 from sluice.gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of
@@ -30,30 +31,24 @@ from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes
 
 
 class Hand:
-    """One publisher, moved by hand."""
-
     def __init__(self, stage: Stage, name: str, address: str = "") -> None:
         self.conductor = stage.conductor
         self.outbox = stage.conductor.connect(name, address=address)
         self._heard: list[Response] = []
 
     def items(self, *items: bytes) -> None:
-        """Send one item set."""
         self.conductor.offer(self.outbox, inspect(items))
 
     def end(self, number: int) -> None:
-        """Send end_of_block."""
         arbiter = self.conductor.arbiter
         self.conductor.perform(arbiter.block_end(self.outbox.publisher_id, number, self.conductor.now_ns()))
 
     def block(self, *blocks: Block) -> None:
-        """Send whole blocks."""
         for block in blocks:
             self.items(*block.items)
             self.end(block.number)
 
     async def expect(self, *texts: str) -> None:
-        """Assert the next responses."""
         while len(self._heard) < len(texts):
             async with asyncio.timeout(ANSWER_SECONDS):
                 taken = await self.outbox.get()
@@ -63,22 +58,30 @@ class Hand:
         assert got == list(texts)
 
     async def expect_end(self, text: str) -> None:
-        """Assert the last response, and that the stream is over after it."""
+        """Assert the last response, and the end of the stream."""
         await self.expect(text)
         assert self._heard == []
         assert await self.outbox.get() == []
 
 
 class Stage:
-    """A conductor with a real ledger on a disk that fails when the test says so."""
+    """A conductor with a real block store on a disk that fails when the test says so."""
 
-    def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        rules: RaceRules | None,
+        *,
+        limits: PipelineLimits | None = None,
+        snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
+        **options: Any,
+    ) -> None:
         path = data_dir / "datastream.bin"
         path.touch()
         self.disk = FailingDisk(RealDisk(path))
-        self.store = BlockStore.open(data_dir, disk=self.disk)
+        self.store = BlockStore.open(data_dir, disk=self.disk, snapshot_blocks=snapshot_blocks)
         self.events = self.disk.calls
-        """Calls of the disk, and what else the test has written down there."""
+        """Calls of the disk, and notes of the test."""
         self.events.clear()
         proofs = ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
@@ -87,25 +90,26 @@ class Stage:
             self.store,
             ProofChecks(BlockVerifier(proofs)),
             self.metrics,
+            limits=limits or PipelineLimits(disk_probe_seconds=0.01),
             **options,
         )
 
     def publisher(self, name: str, *, address: str = "") -> Hand:
-        """A publisher opens a stream."""
         return Hand(self, name, address)
 
 
 def on_stage(
     tmp_path: Path,
-    play: Callable[[Stage], Awaitable[None]],
+    play: Callable[[Any], Awaitable[None]],
     *,
+    stage_type: type[Stage] = Stage,
     rules: RaceRules | None = None,
     **options: Any,
 ) -> bytes:
     """Play a scene; return the stream file's bytes."""
 
     async def main() -> None:
-        stage = Stage(tmp_path, rules, **options)
+        stage = stage_type(tmp_path, rules, **options)
         try:
             await play(stage)
             assert not stage.conductor.broken.done()
@@ -119,13 +123,12 @@ def on_stage(
 
 
 def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
-    """The fields of each log line with this message."""
     return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
 
 
 @contextmanager
 def gate(monkeypatch: pytest.MonkeyPatch, owner: object, method: str) -> Iterator[Gate]:
-    """Hold calls of a method, or function, that come from other threads until the gate is opened."""
+    """Hold calls of a method that come from other threads until the gate opens."""
     made = Gate(getattr(owner, method))
     monkeypatch.setattr(owner, method, lambda *args, **kwargs: made(*args, **kwargs))
     try:
@@ -142,10 +145,9 @@ class Gate:
         self._opened = threading.Event()
         self._arrived = threading.Event()
         self.threads: list[str] = []
-        """The names of the threads that came."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait if this is not the main thread, then go on."""
+        """Wait unless this is the main thread, then call the method."""
         if threading.current_thread() is not threading.main_thread():
             self.threads.append(threading.current_thread().name.split("_")[0])
             self._arrived.set()
@@ -153,9 +155,8 @@ class Gate:
         return self._method(*args, **kwargs)
 
     async def reached(self) -> None:
-        """Wait until a thread stands before the gate."""
         assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
+        """Let everybody through from now on."""
         self._opened.set()

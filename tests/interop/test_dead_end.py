@@ -25,7 +25,8 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 from sluice.gateway.blocks.items import ItemKind, kinds_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.node.node import Node
-from sluice.gateway.pipeline import dispute
+from sluice.gateway.node.rules import NodeLimits
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.transport.channels import ClientTls, open_channel
 from tests.certificates import Authority
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item, summary_of
@@ -36,6 +37,8 @@ from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, running_node, un
 from tests.serving import free_port, sluice
 
 SETTLE_SECONDS = 0.5
+LIMITS = NodeLimits(pipeline=PipelineLimits(dispute_settle_ns=int(SETTLE_SECONDS * 1e9)))
+"""Sources have to agree for half a second, and not for ten."""
 BLOCKS, OTHERS = make_blocks(4), make_blocks(4, seed=8)
 CHAIN = "record-file-chain"
 BOOK = real.FOLDER / CHAIN / "address-book.json"
@@ -43,12 +46,6 @@ HASH_MODE: dict[str, Any] = {"verification_mode": "hash", "ledger_keys": ()}
 SHORT_TURNS: dict[str, Any] = {"publish_block_timeout_seconds": 0.5}
 """Publishers that fail blocks stand back no longer than that, where nobody else brings the block."""
 RECORD_FILES: dict[str, Any] = {"ledger_keys": (f"rsa:{BOOK}",)}
-
-
-@pytest.fixture(autouse=True)
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources have to agree for half a second, and not for ten."""
-    monkeypatch.setattr(dispute, "SETTLE_NS", int(SETTLE_SECONDS * 1e9))
 
 
 def altered(block: Block) -> Block:
@@ -121,7 +118,11 @@ def truncated(data_dir: Path, last_number: int) -> None:
 
 
 async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_ends_it(tmp_path: Path) -> None:
-    async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire, elsewhere(node) as far:
+    async with (
+        running_node(tmp_path, LIMITS, **HASH_MODE) as node,
+        wire_to(node) as wire,
+        elsewhere(node) as far,
+    ):
         assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
         wrong = "end BAD_BLOCK_PROOF last 0 about 1"
         assert await offer(await wire.publisher("alice"), OTHERS[1]) == wrong
@@ -149,7 +150,7 @@ async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_en
 async def test_one_liar_under_many_names_leaves_the_node_ready_and_is_told_that_he_is_wrong(
     tmp_path: Path,
 ) -> None:
-    async with running_node(tmp_path, **HASH_MODE, **SHORT_TURNS) as node, wire_to(node) as wire:
+    async with running_node(tmp_path, LIMITS, **HASH_MODE, **SHORT_TURNS) as node, wire_to(node) as wire:
         assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
         for count in range(8):
             liar = await wire.publisher(f"liar {count}")
@@ -172,7 +173,7 @@ async def test_publishers_of_one_address_are_told_apart_by_their_certificates(tm
     }
     alice, bob = (authority.client(authority.issue(name)) for name in ("alice", "bob"))
 
-    async with running_node(tmp_path / "data", **HASH_MODE, **tls) as node:
+    async with running_node(tmp_path / "data", LIMITS, **HASH_MODE, **tls) as node:
 
         async def send(tls: ClientTls, block: Block) -> str:
             async with open_channel(str(node.grpc_address), tls) as channel:
@@ -191,7 +192,7 @@ async def test_publishers_of_one_address_are_told_apart_by_their_certificates(tm
 async def test_a_block_that_is_signed_is_never_disputed_before_and_after_a_restart(tmp_path: Path) -> None:
     for is_first in (True, False):
         async with (
-            running_node(tmp_path, **SHORT_TURNS) as node,
+            running_node(tmp_path, LIMITS, **SHORT_TURNS) as node,
             wire_to(node) as wire,
             elsewhere(node) as far,
         ):
@@ -211,29 +212,29 @@ async def test_what_mode_hash_has_taken_is_refused_by_mode_full_if_its_proof_doe
 ) -> None:
     unsigned = Block(1, (*BLOCKS[1].items[:-1], OTHERS[1].items[-1]))  # another block's proof
 
-    async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire:
+    async with running_node(tmp_path, LIMITS, **HASH_MODE) as node, wire_to(node) as wire:
         publisher = await wire.publisher("first")
         assert await offer(publisher, BLOCKS[0]) == "ack 0"
         assert await offer(publisher, unsigned) == "ack 1"
     with pytest.raises(LedgerKeyError, match=r"block 1, the last in .* sluice truncate"):
-        async with running_node(tmp_path):
+        async with running_node(tmp_path, LIMITS):
             pass
     await asyncio.to_thread(truncated, tmp_path, 0)
-    async with running_node(tmp_path) as node, wire_to(node) as wire:
+    async with running_node(tmp_path, LIMITS) as node, wire_to(node) as wire:
         assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
 
 async def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node, wire_to(node) as wire:
+    async with running_node(tmp_path, LIMITS) as node, wire_to(node) as wire:
         publisher = await wire.publisher("first")
         for block in BLOCKS[:2]:
             assert await offer(publisher, block) == f"ack {block.number}"
     change_end(tmp_path, bytes(48))
     with pytest.raises(Fatal, match=r"block 1, the last in .*: root hash in its end"):
-        async with running_node(tmp_path):
+        async with running_node(tmp_path, LIMITS):
             pass
     await asyncio.to_thread(truncated, tmp_path, 0)
-    async with running_node(tmp_path) as node, wire_to(node) as wire:
+    async with running_node(tmp_path, LIMITS) as node, wire_to(node) as wire:
         assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
 
@@ -243,7 +244,7 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
     blocks = [real.block(CHAIN, number) for number in range(3)]
     wrong = altered(blocks[1])
 
-    async with running_node(tmp_path / "peer", **RECORD_FILES) as peer, wire_to(peer) as wire:
+    async with running_node(tmp_path / "peer", LIMITS, **RECORD_FILES) as peer, wire_to(peer) as wire:
         publisher = await wire.publisher("honest")
         for block in blocks:
             assert await offer(publisher, block) == f"ack {block.number}"
@@ -252,13 +253,13 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
             "catchup_stall_seconds": 1.0,
             "catchup_backoff_seconds": 0.1,
         }
-        async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
+        async with running_node(tmp_path / "node", LIMITS, **RECORD_FILES) as node, wire_to(node) as wire:
             liar = await wire.publisher("liar")
             assert await offer(liar, blocks[0]) == "ack 0"
             assert await offer(liar, wrong) == "ack 1"
         # Started again: what signs block 1 is looked up on the disk.
         async with (
-            running_node(tmp_path / "node", **RECORD_FILES, **peers) as node,
+            running_node(tmp_path / "node", LIMITS, **RECORD_FILES, **peers) as node,
             wire_to(node) as wire,
         ):
             assert (await offer(await wire.publisher("alice"), blocks[2])).startswith("end ")
@@ -270,7 +271,7 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
             with pytest.raises(subprocess.CalledProcessError, match="returned non-zero exit status 1"):
                 await asyncio.to_thread(truncated, tmp_path / "node", 0)  # it runs
         await asyncio.to_thread(truncated, tmp_path / "node", 0)
-        async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
+        async with running_node(tmp_path / "node", LIMITS, **RECORD_FILES) as node, wire_to(node) as wire:
             publisher = await wire.publisher("alice")
             for block in blocks[1:]:
                 assert await offer(publisher, block) == f"ack {block.number}"
@@ -288,22 +289,25 @@ async def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_pat
     right_1 = altered(OTHERS[1])
     right_2 = make_second(right_1)
 
-    async with running_node(tmp_path / "b", **b_is), running_node(tmp_path / "a", **a_is) as a:
+    async with (
+        running_node(tmp_path / "b", LIMITS, **b_is),
+        running_node(tmp_path / "a", LIMITS, **a_is) as a,
+    ):
         await until_ready(a)
         async with wire_to(a) as wire:
             publisher = await wire.publisher("first")
             assert await offer(publisher, OTHERS[0]) == "ack 0"
             assert await offer(publisher, OTHERS[1]) == "ack 1"
     await asyncio.to_thread(truncated, tmp_path / "a", 0)
-    async with running_node(tmp_path / "a", **a_is) as a, wire_to(a) as wire:
-        async with running_node(tmp_path / "b", **b_is):
+    async with running_node(tmp_path / "a", LIMITS, **a_is) as a, wire_to(a) as wire:
+        async with running_node(tmp_path / "b", LIMITS, **b_is):
             await until_ready(a)
             publisher = await wire.publisher("honest")
             await publisher.block(right_1)
             said = await until_not_ready(a, "block 1 is not acknowledged")
             assert f"{at[1]} has another chain: its block 1 has another root hash" in said
         await asyncio.to_thread(truncated, tmp_path / "b", 0)
-        async with running_node(tmp_path / "b", **b_is) as b:
+        async with running_node(tmp_path / "b", LIMITS, **b_is) as b:
             assert await publisher.answer() == "ack 1"
             assert await offer(publisher, right_2) == "ack 2"
             await until_ready(a)
@@ -313,21 +317,21 @@ async def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_pat
 async def test_a_standby_that_is_not_cut_does_not_follow(tmp_path: Path) -> None:
     right_1 = altered(OTHERS[1])
 
-    async with running_node(tmp_path / "a", **HASH_MODE) as a, wire_to(a) as wire:
+    async with running_node(tmp_path / "a", LIMITS, **HASH_MODE) as a, wire_to(a) as wire:
         publisher = await wire.publisher("honest")
         for block in (OTHERS[0], right_1, make_second(right_1)):
             assert await offer(publisher, block) == f"ack {block.number}"
-        async with running_node(tmp_path / "b", **HASH_MODE) as b, wire_to(b) as wire:
+        async with running_node(tmp_path / "b", LIMITS, **HASH_MODE) as b, wire_to(b) as wire:
             other = await wire.publisher("liar")
             for block in OTHERS[:2]:
                 assert await offer(other, block) == f"ack {block.number}"
         standby: dict[str, Any] = {"role": "standby", "peers": (a.grpc_address,)}
         (tmp_path / "b" / "role.json").write_text('{"role": "standby"}')
-        async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
+        async with running_node(tmp_path / "b", LIMITS, **HASH_MODE, **standby) as b:
             said = await until_not_ready(b, "the node cannot follow")
             assert "previous_block_root_hash" in said
         await asyncio.to_thread(truncated, tmp_path / "b", 0)
-        async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
+        async with running_node(tmp_path / "b", LIMITS, **HASH_MODE, **standby) as b:
             await until(lambda: b.store.last_number == 2)
             assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
 

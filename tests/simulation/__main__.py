@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: run seeds; print the seed and its options first, and what failed last."""
+"""`python -m tests.simulation`: run seeds, and print each failure with its options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.run import Result, folder, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; 0 when no rule was broken."""
+    """Run the command; 0 when no rule was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default=None, help="A-B: these and all between; B: 0 to B - 1")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options = draw(seed, given.steps).with_changes(given.set)
             if len(seeds) == 1:
                 _say(f"seed {seed}", *(f"    {line}" for line in options.lines()))
-            # Of many seeds nothing is traced; one that fails is run again, and does the same again.
+            # Of many seeds only a failing one is traced: it runs again and does the same.
             result = run(seed, options, data_dir, coverage, given.trace if len(seeds) == 1 else 0)
             if result.violation is not None and len(seeds) > 1:
                 result = run(seed, options, data_dir, Coverage(), given.trace)
@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(result: Result) -> list[str]:
-    """Say what failed, and how to see it again."""
     changed = _changes(result)
     command = f"python -m tests.simulation --seed {result.seed}" + "".join(f" --set {one}" for one in changed)
     return [
@@ -77,7 +76,6 @@ def describe(result: Result) -> list[str]:
 
 
 def _changes(result: Result) -> list[str]:
-    """The options that are not those of the seed."""
     drawn: Options = draw(result.seed)
     return [
         f"{after.partition(' = ')[0]}={after.partition(' = ')[2].replace(' ', '')}"
@@ -110,7 +108,7 @@ _PLAIN_NAMES = (
         "lag_ns",
         "job_ns",
         "inline_items_max",
-        "proofs_apart",
+        "proofs_in_process",
         "first_block",
         "block_bytes_max",
     ),
@@ -123,7 +121,7 @@ _PLAIN_NAMES = (
 
 
 def shrink(result: Result, data_dir: Path, trace_lines: int) -> Result:
-    """Return the simplest failing run that was found; every change is tried, and kept when it still fails."""
+    """Return the simplest run found that still fails."""
     best, rule = result, result.violation.rule if result.violation else ""
     improved = True
     while improved:

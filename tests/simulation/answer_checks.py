@@ -1,13 +1,12 @@
-"""The checks of one publisher's answers on one stream, from its end, against the rules alone.
+"""The checks of one publisher's answers on one stream, from the publisher's end.
 
-Knows nothing of the node: only which headers were sent here, and what came back. So it sees what gets lost,
-doubled, reordered or misdirected anywhere between the arbiter and the publisher; and whether the publisher
-goes where it was sent.
+They know only which headers were sent, and what came back. So they see what is lost, doubled, reordered or
+misdirected on the way from the arbiter, and whether the publisher goes where it was sent.
 
     a header has at most one answer, and answers come in the order of the headers
     acknowledgements rise by one
-    ResendBlock(N) is for one that has offered N or more, and is said once
-    nothing follows EndOfStream, which is not a reproach to one that does right
+    ResendBlock(N) is for a publisher that has offered N or more, and comes once
+    nothing follows EndOfStream, which does not reproach an honest publisher
     after ResendBlock(N) or BehindPublisher(N - 1) the next header is N, or one below it
 
 Source: the rules 1, 5 and 6 of the publish protocol (docs/protocol.md).
@@ -35,24 +34,18 @@ _HEADER_FIELD = 1
 
 
 class AnswerChecks:
-    """Checks of one stream.
-
-    Args:
-        world: is told of broken rules.
-        name: whose stream it is.
-        first: the first block that the node stores, as far as that is settled.
-    """
+    """Checks of one stream."""
 
     def __init__(self, world: World, name: str, first: int | None = None) -> None:
         self._world, self._name, self._first = world, name, first
         self._unanswered: deque[tuple[int, int]] = deque()
-        """Headers, oldest first, each with how often the publisher had gone back before."""
-        self._turns_count = 0
+        """Headers, oldest first, with the count of earlier moves back."""
+        self._moves_back = 0
         self._last_offered: int | None = None
         self._highest_offered = -1
         self._acknowledged: int | None = None
         self._go_back_to: int | None = None
-        """Where the next header has to be, at most."""
+        """The highest number that the next header may have."""
         self._asked_for: int | None = None
         """The last ResendBlock, until another header is sent."""
         self._end: StreamEnded | None = None
@@ -60,7 +53,7 @@ class AnswerChecks:
     # --- what the publisher does ---------------------------------------------------------------------------
 
     def sent(self, action: object, safe_through: int | None) -> None:
-        """Take note of a message that it sends; `safe_through` is what it knows to be stored."""
+        """Note a message that it sends; `safe_through` is what it knows to be stored."""
         if not isinstance(action, SendItems) or action.items[0][0] >> 3 != _HEADER_FIELD:
             return
         number, last = action.number, self._last_offered
@@ -72,15 +65,14 @@ class AnswerChecks:
                 f"{self._name} offers {number}, was sent to {self._go_back_to}",
             )
         if last is not None and number <= last:
-            self._turns_count += 1
-        self._unanswered.append((number, self._turns_count))
+            self._moves_back += 1
+        self._unanswered.append((number, self._moves_back))
         self._last_offered, self._highest_offered = number, max(self._highest_offered, number)
         self._go_back_to = self._asked_for = None
 
     # --- what it hears -------------------------------------------------------------------------------------
 
     def heard(self, event: Event) -> None:
-        """Check an answer."""
         if self._end is not None:
             self._wrong("Nothing follows EndOfStream", f"{self._name} hears {event} after {self._end}")
         match event:
@@ -104,11 +96,11 @@ class AnswerChecks:
                 self._ended(event)
 
     def _answered(self, event: Event, fits: Callable[[int], bool]) -> bool:
-        """Find the header that an answer is about; say whether the publisher is still where it offered it."""
+        """Find the header of an answer; return whether the publisher is still where it offered it."""
         while self._unanswered:
-            number, turns_count = self._unanswered.popleft()
+            number, moves_back = self._unanswered.popleft()
             if fits(number):
-                return turns_count == self._turns_count
+                return moves_back == self._moves_back
         self._wrong("Rule 1: an answer is about a header, in their order", f"{self._name} hears {event}")
         return False
 
@@ -124,7 +116,7 @@ class AnswerChecks:
         self._expect(number != self._asked_for, "Rule 6: ResendBlock is said once", f"{got} twice")
         self._asked_for = number
         if self._last_offered is not None and number <= self._last_offered:
-            self._turns_count += 1  # it has gone back, though it has offered nothing there yet
+            self._moves_back += 1  # it has gone back, though it has offered nothing there yet
         self._send_back(number)
 
     def _send_back(self, number: int) -> None:
@@ -134,7 +126,7 @@ class AnswerChecks:
         self._end = end
         got = f"{self._name} hears {end}"
         is_below = end.code is EndCode.ERROR and end.last is None
-        if is_below:  # a chain has begun above what it offers, since it connected
+        if is_below:  # the chain began above its offer after it connected
             self._answered(end, lambda number: number == end.proximate)
         self._expect(
             is_below or end.code not in _REPROACHES,

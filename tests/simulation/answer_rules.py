@@ -1,6 +1,6 @@
-"""The rules about what publishers hear: each answer of the arbiter has to be allowed by one of them.
+"""The rules about what publishers hear: one of them has to allow each answer of the arbiter.
 
-Written from the issue's text, not from the arbiter's tables.
+They follow the protocol's text, not the arbiter's tables.
 """
 
 from __future__ import annotations
@@ -32,40 +32,33 @@ from tests.simulation.world import World
 
 @dataclass(slots=True)
 class Moment:
-    """An event of the arbiter, and what it gave back."""
+    """An event of the arbiter, and its actions."""
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     actions: Sequence[Action]
     sender: Stream | None
-    """The stream that it is about, when a publisher caused it."""
+    """The stream of the publisher that caused it."""
     started_over: Block | None = None
-    """What its winner dropped in this event, to begin the same block again."""
+    """The block that its winner dropped in this event to begin it again."""
     gave_way: Block | None = None
-    """What was taken from a newcomer in this event, until it hears Skip."""
+    """The block taken from a newcomer in this event, until it hears Skip."""
     taken_over: Block | None = None
-    """The same, for the header that takes it."""
+    """The same block, for the header that takes it."""
 
 
 HEADER_PAGE_SIZE = 4096
 
 
 class DiskChecks:
-    """Checks of one life of the node.
-
-    Args:
-        world: is told of broken rules.
-        options: of the run.
-        storage: what is on the disk.
-        store: what the node shows of it.
-    """
+    """Checks of one life of the node."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         self._world, self._options, self._storage, self._store = world, options, storage, store
 
     def durable_through(self) -> int:
-        """The last block that is on disk for sure, every byte compared; what is below the first counts."""
+        """Return the last block that is on disk, every byte compared; blocks below the first count."""
         durable = self._storage.durable
         length = int.from_bytes(durable[38:46], "big")
         entries = int.from_bytes(durable[46:54], "big")
@@ -84,12 +77,12 @@ class DiskChecks:
         return number
 
     def check_visible(self, length: int) -> None:
-        """Check that readers see only what is on disk, and a prefix of the true chain."""
+        """Check that readers see only a prefix of the true chain that is on disk."""
         store = self._store
         if store.first_number is None:
             if length == HEADER_PAGE_SIZE:
                 return
-            # The reader is a step ahead of the store: it learns of its first block right after.
+            # The reader is a step ahead of the store, which learns of its first block right after.
             first = int.from_bytes(store.streamer.get_entry(1).data[1:], "big")
         else:
             first = store.first_number
@@ -106,24 +99,16 @@ class DiskChecks:
 
 
 class AnswerRules(Picture):
-    """See the module's docstring.
-
-    Args:
-        world: is told of broken rules.
-        options: of the run.
-        storage: what is on the disk.
-        store: of this life of the node.
-    """
+    """The rules about what publishers hear."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(options)
         self.world, self.storage, self.store = world, storage, store
         self.disk = DiskChecks(world, options, storage, store)
         self.target: int | None = None
-        """The highest block that was offered beyond what the node could take."""
+        """The highest block offered beyond U."""
         self._answered = False
         self._before = ""
-        """What the state of the sender's stream was before the event."""
         self._is_alone = False
         """Whether no other stream was open before the event."""
         self._now = Moment("", (), {}, (), None)
@@ -162,7 +147,7 @@ class AnswerRules(Picture):
         self._wrong(f"It hears EndOfStream({status.name})", f"stream {publisher_id}, block {proximate}")
 
     def _catch_up_due(self) -> int | None:
-        """The target that the event must raise; None: it must not."""
+        """Return the target that the event must raise; None: it must not."""
         now = self._now
         number: int | None = None
         if now.name == "header":
@@ -171,12 +156,13 @@ class AnswerRules(Picture):
         elif now.name == "end_stream" and self._before:
             target = now.kwargs.get("target")
             number = target if target is not None and target >= self.next_number else None
-        if number is None or number >= 1 << 63:  # what no block can have is no target
+        if number is None or number >= 1 << 63:  # no block can have this number
             return None
         return number if (self.target is None or number > self.target) else None
 
     def _is_last_source(self) -> bool:
-        """Return whether the sender alone said ERROR; those whom it timed out were still there."""
+        """Return whether the sender was the last source and said ERROR. Those timed out in this event were
+        still there."""
         return bool(self._now.kwargs.get("is_error")) and bool(self._before) and self._is_alone
 
     # --- answers -------------------------------------------------------------------------------------------

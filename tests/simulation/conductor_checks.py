@@ -1,7 +1,6 @@
 """The checks that service and conductor perform the arbiter's actions: all, once, in order, at once.
 
-The oracle says what the arbiter wanted; here it is compared with what became of it on each stream and in each
-block that is in flight.
+They compare what the oracle says the arbiter wanted with each stream and each block in flight.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from tests.simulation.world import World
 
 
 class WatchedHasher(BlockHasher):
-    """A hasher that remembers that it has refused its block."""
+    """A hasher that remembers a refusal."""
 
     refused = False
 
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """See `BlockHasher.add`."""
         try:
             super().add(items, kinds, size_bytes)
         except BlockRefused:
@@ -36,32 +34,26 @@ class WatchedHasher(BlockHasher):
 
 
 class ConductorChecks:
-    """Checks of one life of the node.
-
-    Args:
-        world: is told of broken rules.
-        oracle: knows what the arbiter wanted.
-    """
+    """Checks of one life of the node."""
 
     def __init__(self, world: World, oracle: Oracle) -> None:
         self._world, self._oracle = world, oracle
         self.told: list[object] = []
-        """What other parts of the node were told."""
+        """What other parts of the node heard."""
 
     def listen(self, conductor: Conductor) -> None:
-        """Be the other parts of the node."""
         conductor.on_catch_up_target(self.told.append)
         conductor.on_source_error(lambda: self.told.append("source error"))
 
     def written(self, context: object, response: Any) -> None:
-        """The service writes a response: it must be the next that the arbiter gave for this stream."""
+        """Check that a response is the next that the arbiter gave for its stream."""
         stream = self._oracle.stream_of(context)
         expected = stream.said.popleft() if stream is not None and stream.said else None
         is_right = expected is not None and response == to_wire(expected)
         self._world.expect(is_right, "Answers are sent as given, in order", f"{response!r} for {expected!r}")
 
     def half_closed(self, context: object) -> None:
-        """The service has read the end of what a publisher sends."""
+        """The service has read the end of a publisher's messages."""
         stream = self._oracle.stream_of(context)
         if stream is not None and stream.half_closed_ns is None:
             stream.half_closed_ns = self._world.now_ns
@@ -74,7 +66,7 @@ class ConductorChecks:
             self._world.break_rule("A stream ends when all is said", got)
 
     def check_done(self, conductor: Conductor) -> None:
-        """Check what must be so when no callback is left to run."""
+        """Check what must hold when no callback is left to run."""
         oracle, expect = self._oracle, self._world.expect
         for stream in oracle.streams.values():
             context = stream.context
@@ -93,7 +85,7 @@ class ConductorChecks:
         wanted = {
             block.attempt_id: block
             for block in self._oracle.blocks.values()
-            if block.attempt_id not in awaiting  # on disk: its items are kept no longer
+            if block.attempt_id not in awaiting  # on disk: its items are freed
         }
         if wanted.keys() != attempts.keys():
             got = f"{sorted(attempts)}, wanted {sorted(wanted)}"

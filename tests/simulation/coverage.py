@@ -46,11 +46,9 @@ class Coverage:
         self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in EXPECTED}
 
     def count(self, kind: str, name: str) -> None:
-        """Count one."""
         self.counts[kind][name] += 1
 
     def missing(self) -> dict[str, list[str]]:
-        """Return the names that were never reached, by kind."""
         return {
             kind: missing
             for kind, names in EXPECTED.items()
@@ -58,7 +56,6 @@ class Coverage:
         }
 
     def summary(self) -> list[str]:
-        """Lines for people."""
         lines = []
         for kind, names in EXPECTED.items():
             reached = sum(name in self.counts[kind] for name in names)
@@ -70,7 +67,7 @@ EXPECTED: dict[str, list[str]] = {
     "ON_HEADER": [standing.name for standing in ON_HEADER],
     "STREAM_TABLE": [f"{state.name} {event.name}" for state, row in STREAM_TABLE.items() for event in row],
     "BLOCK_TABLE": [f"{state.name} {event.name}" for state, row in BLOCK_TABLE.items() for event in row],
-    # All blocks of the simulation are signed, so that none is disputed.
+    # All blocks are signed, so none is disputed.
     "CONSEQUENCES": [failure.name for failure in CONSEQUENCES if failure is not Failure.DISPUTED],
     "answer": ["Acknowledgement", "Skip", "Resend", "Behind", "EndOfStream"],
     "EndOfStream": [status.name for status in EndStatus],
@@ -78,7 +75,7 @@ EXPECTED: dict[str, list[str]] = {
     "arbiter event": [
         *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
         *("publisher_failed", "verified", "linked", "refused", "committed", "commit_failed", "shutdown"),
-        *("give_up", "tick", "disk_recovered", "retire", "reinstate", "hold_back"),
+        *("give_up", "tick", "disk_recovered", "retire", "reinstate", "pause_reading"),
         *("delay", "stood_still"),
     ],
     "machine": [
@@ -89,10 +86,10 @@ EXPECTED: dict[str, list[str]] = {
         if step is not MachineStep.REFUSE
     ],
     "commit": [
-        *("apart", "begun", "flush shared", "finished by itself", "several blocks"),
+        *("with the event loop", "begun", "flush shared", "finished by itself", "several blocks"),
         *("refused behind another one", "power lost or killed behind another one"),
     ],
     "fault": list(FAULTS),
     "rogue": [],
 }
-"""Kind -> the names that a run of many seeds should reach."""
+"""The names by kind that a run of many seeds should reach."""

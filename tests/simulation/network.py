@@ -1,8 +1,8 @@
 """The network between one publisher and one node: a stream of messages each way, in memory.
 
-Each direction keeps its order. A message takes time; so many may be on their way, then the sender waits, as
-with gRPC's flow control. A connection that breaks loses what is on its way, and each side hears of it in its
-own time. The node's side has the interface of `grpc.aio.ServicerContext`: the real service runs on it.
+Each direction keeps its order and has a window, like gRPC's flow control: when it is full, the sender waits.
+A broken connection loses what is on its way, and each side notices in its own time. The node's side has the
+interface of `grpc.aio.ServicerContext`, so the real service runs on it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,20 @@ from sluice.gateway.api import publish_pb2
 from tests.simulation.world import World
 
 POISON = b"\xffpoison"
-"""A message whose handling fails in our own code."""
+"""A message whose handling fails as if we had a bug."""
 
 NOTICE_NS = 20_000_000
-"""Within which both sides notice that a connection is gone, where nothing hides it."""
+"""Time in which both sides notice a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """The properties of a connection."""
-
     delay_ns: tuple[int, int]
-    """Least and most time that a message takes."""
     window: int
-    """Messages that may be under way in one direction."""
 
 
 class Client(Protocol):
-    """The publisher's side: what it hears."""
+    """The publisher's side."""
 
     def on_response(self, message: bytes) -> None:
         """Hear a message of the node."""
@@ -46,7 +42,7 @@ class Client(Protocol):
         """Hear that another message may be sent."""
 
     def on_end(self, reason: str) -> None:
-        """Hear that the stream is over; once."""
+        """Hear once that the stream is over."""
 
 
 class StreamAborted(Exception):
@@ -73,7 +69,6 @@ class Connection:
         self.context: ServerContext | None = None
         self.broken = False
         self.is_reading = True
-        """Whether the publisher reads its responses."""
         self.half_closed = False
         self._up_count = 0
         self._up_at_ns = self._down_at_ns = 0
@@ -83,22 +78,18 @@ class Connection:
 
     @property
     def can_send(self) -> bool:
-        """Whether flow control lets another message through."""
         return not self.broken and not self.half_closed and self._up_count < self.options.window
 
     def send(self, message: bytes) -> None:
-        """Send one message."""
         self._up_count += 1
         self._up(self._arrive_up, message)
 
     def half_close(self) -> None:
-        """Close the sending side."""
         if not self.half_closed:
             self.half_closed = True
             self._up(self._arrive_up, None)
 
     def cancel(self) -> None:
-        """End the call from the publisher's side."""
         self.break_off("closed from this side")
 
     def read_on(self) -> None:
@@ -107,13 +98,12 @@ class Connection:
         self._consume()
 
     def improve(self, options: LinkOptions) -> None:
-        """Be another line from now on."""
         self.options = options
         if self.context is not None:
             self.context.has_room()
 
     def open(self, accept: Callable[[Connection], None]) -> None:
-        """Let the node accept the stream, before any message of it."""
+        """Let the node accept the stream before any message."""
         self._up(accept, self)
 
     def _up(self, call: Callable[..., None], *args: Any) -> None:
@@ -125,7 +115,6 @@ class Connection:
             self.context.arrive(message)
 
     def taken(self) -> None:
-        """The node has taken a message: there is room for another."""
         self._down_control(self._room)
 
     def _room(self) -> None:
@@ -163,12 +152,12 @@ class Connection:
     # --- the end -------------------------------------------------------------------------------------------
 
     def break_off(self, reason: str, *, here_ns: int = NOTICE_NS, there_ns: int = NOTICE_NS) -> None:
-        """Break the connection: what is on its way is lost, and both sides will notice.
+        """Break the connection: what is on its way is lost.
 
         Args:
             reason: for the publisher.
-            here_ns: within which the publisher notices.
-            there_ns: within which the node does; a node that hears nothing takes the stream for alive.
+            here_ns: time in which the publisher notices.
+            there_ns: time in which the node does. A node that hears nothing takes the stream for alive.
         """
         if self.broken:
             return
@@ -186,12 +175,7 @@ class Connection:
 
 
 class Elsewhere(Connection):
-    """A stream to another node, which takes no blocks: it answers nothing, and ends after a while.
-
-    Args:
-        world: time and chance.
-        client: the publisher's side.
-    """
+    """A stream to another node, which takes no blocks: it answers nothing and ends after a while."""
 
     def __init__(self, world: World, client: Client) -> None:
         super().__init__(world, client, LinkOptions((0, 0), 1 << 30), (None, None, "elsewhere"))
@@ -205,7 +189,6 @@ class Elsewhere(Connection):
         """Take a message, and forget it."""
 
     def half_close(self) -> None:
-        """End the stream."""
         self.half_closed = True
         self.deliver("OK")
 
@@ -217,10 +200,10 @@ class ServerContext:
         connection: the whole.
         loop: the node's.
         parse: the service's deserializer.
-        on_write: told of each response as the service writes it.
-        on_read: told of each message as the service reads it, and of what it was parsed to.
-        on_half_close: told when the service has read the end of them.
-        on_over: told when the service has ended the call in order.
+        on_write: called with each response that the service writes.
+        on_read: called with each message that the service reads, and its parsed form.
+        on_half_close: called when the service has read their end.
+        on_over: called when the service has ended the call in order.
     """
 
     def __init__(
@@ -249,29 +232,24 @@ class ServerContext:
 
     @property
     def can_write(self) -> bool:
-        """Whether a response can be written at once."""
         is_over = self._lost or self.task is None or self.task.done()
         return not is_over and self._unread_count < self.connection.options.window
 
     # --- what the service asks -----------------------------------------------------------------------------
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """Return the certificate's subject."""
         subject = self.connection.subject
         return {} if subject is None else {"x509_subject": [subject.encode()]}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata."""
         name = self.connection.publisher_id
         return () if name is None else (("publisher-id", name),)
 
     def peer(self) -> str:
-        """Return the address."""
         return self.connection.peer
 
     async def read(self) -> Any:
-        """Wait for the next message; EOF when there is none any more."""
-        await asyncio.sleep(0)  # gRPC answers through the event loop, also when the message is here already
+        await asyncio.sleep(0)  # gRPC answers through the event loop even if the message is here
         while not self._inbox and not self._lost:
             self._reader = self._loop.create_future()
             await self._reader
@@ -287,7 +265,6 @@ class ServerContext:
         return Poison() if message == POISON else request
 
     async def write(self, response: publish_pb2.PublishStreamResponse) -> None:
-        """Send a response, when there is room."""
         while self._unread_count >= self.connection.options.window or self._lost:
             self._writer = self._loop.create_future()
             await self._writer
@@ -299,34 +276,32 @@ class ServerContext:
         """Do nothing: the publishers do not wait for it."""
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """End the call with a status."""
         self.connection.deliver(f"{code.name}: {details}")
         raise StreamAborted(details)
 
     # --- what the connection tells -------------------------------------------------------------------------
 
     def arrive(self, message: bytes | None) -> None:
-        """Take in a message, or the end of the publisher's side."""
+        """Take a message, or the end of the publisher's side."""
         self._inbox.append(message)
         _wake(self._reader)
 
     def consumed(self) -> None:
-        """The publisher has read a response."""
+        """Note that the publisher has read a response."""
         self._unread_count -= 1
         self.has_room()
 
     def has_room(self) -> None:
-        """Hear that more may be written."""
         _wake(self._writer)
 
     def lose(self) -> None:
-        """Hear that the connection is gone: reading ends, and soon after the call is cancelled."""
+        """Note that the connection is gone: reading ends, and soon after the call is cancelled."""
         self._lost = True
         _wake(self._reader)
         self.connection.world.at(self.connection.world.between(0, 10_000_000), self._cancel)
 
     def end(self) -> None:
-        """The node is no more: what its tasks still write while they are cancelled goes nowhere."""
+        """The node is gone: what its cancelled tasks still write is lost."""
         self._lost = True
 
     def _cancel(self) -> None:
@@ -334,7 +309,6 @@ class ServerContext:
             self.task.cancel()
 
     def over(self, task: asyncio.Task[Any]) -> None:
-        """The service is done with the call."""
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, StreamAborted):
                 self.connection.world.break_rule("No error in our own code", f"a stream died of {error!r}")
@@ -353,5 +327,4 @@ class Poison:
     """A request whose handling fails, as if our code had a bug there."""
 
     def WhichOneof(self, name: str) -> str:
-        """Fail."""
         raise RuntimeError("a simulated bug")

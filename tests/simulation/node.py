@@ -1,6 +1,6 @@
 """One life of the node: the real service, conductor, arbiter, verifier, block store and data streamer.
 
-Only what is below them is not real: event loop and clock, network, disk, and LevelDB.
+Only event loop, clock, network, disk and LevelDB are simulated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.datastream.errors import DatastreamError
 from sluice.gateway.blocks.proofs import ProofVerifier
-from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.cluster.catch_up import CatchUpRules
@@ -22,6 +22,7 @@ from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.services.publish_service import PublishService
@@ -36,7 +37,7 @@ from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.peers import STALL_SECONDS, Peers
-from tests.simulation.picture import held_bytes
+from tests.simulation.picture import memory_bytes
 from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
@@ -45,24 +46,22 @@ from tests.simulation.world import SECOND_NS, SimLoop, World
 
 @functools.cache
 def _shared() -> tuple[ProofVerifier, Metrics]:
-    """Make the parts without relevant state once: making them takes longer than a run."""
+    """Make once the parts without relevant state: making them takes longer than a run."""
     return ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
 
 
 class SimStore(BlockStore):
-    """The block store, with a probe that shows the disk's state, and pauses between groups of blocks."""
+    """The block store, with a probe of the simulated disk, and pauses between groups of blocks."""
 
     storage: Storage
     pause: Callable[[], None]
     count: Callable[[str, str], None]
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `BlockStore.append`."""
         super().append(blocks)
-        self.count("commit", "apart")
+        self.count("commit", "with the event loop")
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `BlockStore.begin`."""
         is_behind = self.has_begun
         try:
             super().begin(blocks)
@@ -77,31 +76,25 @@ class SimStore(BlockStore):
         self.pause()
 
     def finish(self) -> None:
-        """See `BlockStore.finish`."""
         super().finish()
         self.count("commit", "finished by itself")
         self.pause()
 
     def probe(self) -> None:
-        """See `BlockStore.probe`."""
         self.storage.probe()
         self.streamer.recover()
 
 
 class SimChecks(ProofChecks):
-    """Checks proofs at once, or, where the options say so, as if it were in a process apart: in any order."""
+    """Checks proofs at once, or, as the options say, in any order as a worker process would."""
 
     def __init__(self, verifier: BlockVerifier, world: World, options: Options) -> None:
         super().__init__(verifier)
+        self.hasher = WatchedHasher
         self._world, self._options = world, options
 
-    def hasher(self) -> BlockHasher:
-        """See `ProofChecks.hasher`."""
-        return WatchedHasher()
-
-    def at_once(self, summary: BlockSummary) -> bool:
-        """See `ProofChecks.at_once`."""
-        return not self._options.proofs_apart
+    def check_now(self, summary: BlockSummary) -> BlockSummary | None:
+        return None if self._options.proofs_in_process else self._verifier.check(summary).summary
 
     async def check(
         self,
@@ -111,13 +104,12 @@ class SimChecks(ProofChecks):
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
-        return Verdict(self.check_now(summary), None, is_root_signed=True)
+        return Verdict(self._verifier.check(summary).summary, None, is_root_signed=True)
 
 
 class SimService(PublishService):
-    """The service, told apart which requests break the form."""
+    """The service, which tells the oracle which requests are malformed."""
 
     def __init__(self, node: SimNode, conductor: Conductor, options: Options) -> None:
         limits = AdmissionLimits(messages_per_second=options.messages_per_second)
@@ -133,17 +125,7 @@ class SimService(PublishService):
 
 
 class SimNode:
-    """A node from its start to its end.
-
-    Args:
-        world: time and chance.
-        storage: what it finds, and leaves behind.
-        options: its settings.
-        coverage: counts what is reached.
-        malformed: messages that break the rules of form.
-        peers: other nodes.
-        standbys: those whose disks it waits for.
-    """
+    """A node from its start to its end."""
 
     def __init__(
         self,
@@ -160,7 +142,7 @@ class SimNode:
         self.stopping = False
         self.stopped = False
         self._changes_role = False
-        # By identity, and kept: the same short message of two publishers is one object, handled twice.
+        # By identity, and kept: the same short message of two publishers is one object that is handled twice.
         self.malformed: dict[int, Any] = {}
         self._malformed_messages = malformed
         self.loop = SimLoop(world, options.job_ns, options.pause_ns, self._lose_power)  # type: ignore[abstract]
@@ -183,7 +165,7 @@ class SimNode:
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))
         self._watch: StandbyWatch | None = None
-        gate = self.conductor.acknowledging.gate
+        gate = self.conductor.acknowledging.quorum
         if gate is not None:
             self.store.on_advance(lambda: standbys.follow(self.store.last_number))
             self._watch = self.loop.run(
@@ -205,7 +187,7 @@ class SimNode:
         return store
 
     def _check_that_no_start_loses_blocks(self) -> None:
-        """A start refuses a header that went back, and changes nothing."""
+        """Check that a start refuses a header that went back, and changes nothing."""
         storage = self.storage
         with storage.header_gone_back() as entry_count:
             if entry_count is None:
@@ -234,6 +216,7 @@ class SimNode:
             stray_messages_max=options.stray_messages_max,
             inflight_bytes_max=options.inflight_bytes_max,
             publisher_bytes_max=options.publisher_bytes_max,
+            forgiving_blocks=options.forgiving_blocks,
         )
         last = self.store.last_number
         first = options.first_number if last is None else self.store.first_number
@@ -250,9 +233,10 @@ class SimNode:
             self.store,
             SimChecks(BlockVerifier(proofs), self.world, options),
             metrics,
-            clock_ns=lambda: self.world.now_ns,
-            responses_max=options.responses_max,
-            group_blocks_max=options.group_blocks_max,
+            now_ns=lambda: self.world.now_ns,
+            limits=PipelineLimits(
+                responses_max=options.responses_max, group_blocks_max=options.group_blocks_max
+            ),
             standbys=gate,
         )
 
@@ -262,7 +246,6 @@ class SimNode:
     # --- its life ------------------------------------------------------------------------------------------
 
     def accept(self, connection: Connection) -> None:
-        """Take a new stream."""
         checks = self.conductor_checks
         context = ServerContext(
             connection,
@@ -290,7 +273,6 @@ class SimNode:
             self.malformed[id(request)] = request
 
     def step(self) -> None:
-        """Run one callback and check what must hold between any two."""
         self.loop.step()
         self.check()
 
@@ -304,7 +286,7 @@ class SimNode:
             except AssertionError as error:
                 world.break_rule("The arbiter's own invariants hold", str(error))
             attempts = self.conductor.in_flight.attempts.values()
-            self.oracle.check_memory(sum(held_bytes(attempt.items) for attempt in attempts))
+            self.oracle.check_memory(sum(memory_bytes(attempt.items) for attempt in attempts))
         if self.loop.job_count != self._checked_jobs:
             self._checked_jobs = self.loop.job_count
             self._check_visible()
@@ -316,7 +298,6 @@ class SimNode:
             )
 
     def _check_visible(self) -> None:
-        """Check what readers see, which changes in the thread that commits."""
         length = self.store.streamer.committed.total_length
         if length != self._checked_length:
             self.world.expect(
@@ -330,11 +311,10 @@ class SimNode:
     # --- its end -------------------------------------------------------------------------------------------
 
     def go_on(self, after_ns: int) -> None:
-        """It has stood still for so long, as the watch of its event loop finds."""
+        """Report that the event loop has stood still for so long."""
         self.loop.run(lambda: self.conductor.stood_still(after_ns / 1e9))
 
     def kill(self) -> None:
-        """End it without warning."""
         self.oracle.dead = True
         for context in self.contexts:
             context.end()
@@ -347,20 +327,17 @@ class SimNode:
         self.store.streamer.close()
 
     def stop(self) -> None:
-        """Begin a graceful shutdown; `stopped` is set when it is over."""
         if not self.stopping:
             self.stopping = True
             self.loop.run(lambda: self.loop.create_task(self._stop()))
 
     def retire(self, for_ns: int) -> None:
-        """Send publishers elsewhere for a while."""
-
         async def change_role() -> None:
             await self.following.stop()
             await self.conductor.retire("a role change")
             self.world.expect(not self.oracle.blocks, "Retired means that nothing is in flight", "blocks")
             if self._peers and not self.stopping:
-                self.following.follow(self._peers)  # a standby
+                self.following.follow(self._peers)
             await asyncio.sleep(for_ns / 1e9)
             if not self.stopping:
                 await self.following.stop()
@@ -394,7 +371,7 @@ class SimNode:
         self.stopped = True
 
     def close(self) -> None:
-        """After a graceful shutdown: let go of everything."""
+        """Release everything after a graceful shutdown."""
         self.store.close()
         self.oracle.dead = True
         self.loop.kill()

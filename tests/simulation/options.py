@@ -10,42 +10,37 @@ from tests.simulation.world import MILLISECOND_NS, SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run. Times in nanoseconds; probabilities from 0 to 1."""
+    """The options of one run. Times in nanoseconds; probabilities from 0 to 1."""
 
     blocks: int = 10
-    """Length of the chain."""
     publishers: int = 3
-    """Publishers that do as the protocol says, with the real machine."""
+    """Publishers that obey the protocol, with the real machine."""
     rogues: int = 1
-    """Publishers that do not."""
     steps: int = 1_500
-    """Steps after which faults stop, if not before."""
+    """Steps after which faults stop."""
     chaos_ns: int = 20 * SECOND_NS
     """Time after which faults stop."""
     start_ns: int = 0
-    """Within which the publishers begin."""
     block_time_ns: int = 0
-    """Time between the blocks of a publisher's source; 0: all are there."""
+    """Time between the blocks of a publisher's source; 0: it has all."""
     delay_ns: tuple[int, int] = (MILLISECOND_NS, 5 * MILLISECOND_NS)
-    """Of a message on the network."""
     window: int = 16
-    """Messages under way in one direction."""
+    """Messages on their way in one direction."""
     lag_ns: int = 2 * MILLISECOND_NS
-    """Most time that a publisher takes between two messages."""
+    """Most time of a publisher between two messages."""
     job_ns: tuple[int, int] = (0, 2 * MILLISECOND_NS)
-    """How long a thread takes to come to a job, and again to report it."""
+    """Time that a thread takes to begin a job, and again to report it."""
     pause_ns: tuple[int, int] = (0, 4 * MILLISECOND_NS)
-    """How long the thread that commits stands still with each flush, and between two groups of blocks."""
+    """Time that the commit thread stands still at each flush, and between two groups."""
     inline_items_max: int = 1024
-    """0: every set is hashed in a thread, so that verification ends in any order."""
-    proofs_apart: bool = False
-    """Proofs are checked as in a process of their own."""
+    """0: every set is hashed in a thread, so blocks are verified in any order."""
+    proofs_in_process: bool = False
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
     block_timeout_ns: int = 6 * SECOND_NS
     stall_blocks: int = 3
-    level_blocks: int = 16
-    """Blocks that a publisher delivers to make up for one that it failed."""
+    forgiving_blocks: int = 16
+    """Delivered blocks that take one failure away."""
     idle_timeout_ns: int = 30 * SECOND_NS
     duplicate_skip_window: int = 5
     proof_idle_ns: int = 2 * SECOND_NS
@@ -57,53 +52,47 @@ class Options:
     """Messages that the node takes from one publisher; 0: all."""
     group_blocks_max: int = 64
     pages: int = 1
-    """Data pages of the new stream file."""
     crashes: int = 0
     """Ends of the node without warning, with or without a power failure."""
     commit_crashes: int = 0
     """Power failures at some step of the disk."""
     shutdowns: int = 0
-    """Graceful restarts."""
     retirements: int = 0
-    """Times that the node sends publishers elsewhere for a while."""
+    """Times that the node sends publishers elsewhere."""
     disk_faults: int = 0
-    """Spells of an ill disk."""
+    """Times that the disk refuses."""
     breaks: int = 2
-    """Connections that break."""
     pauses: int = 0
     """Times that the node stands still."""
     busy: float = 0.0
-    """Probability that something happens outside before the node's next callback."""
+    """Probability of an event outside before the node's next callback."""
     peers: int = 0
     """Other nodes that blocks can be taken from."""
     standbys: int = 0
     """Other nodes whose disks the node waits for."""
     min_standbys: int = 0
-    """How many of them must have a block before it is acknowledged."""
+    """Standbys that must have a block before it is acknowledged."""
     standby_faults: int = 0
     """Times that one of them is away, stands still, or has another disk."""
     standby_alias: bool = False
-    """One of them has two addresses."""
     elsewhere: bool = False
-    """Publishers have a second node to go to, which is not there, or does not want them."""
+    """Publishers have a second node, which is not there or refuses them."""
     twins: bool = False
-    """The last publisher says that it is the first."""
+    """The last publisher uses the first one's name."""
     stalls: int = 1
     """Publishers that stand still for a while."""
     restarts: int = 0
-    """Publishers whose process ends and begins anew, some without what they held, some with old blocks."""
+    """Publishers whose process restarts, some without what they held, some with old blocks."""
     same_name: bool = False
-    """The rogues say that they are publisher 0."""
+    """The rogues use the name of publisher 0."""
     quiet: bool = False
     """The rogues are still connected, and silent, when the faults stop."""
     window_blocks: int = 128
-    """Blocks that a publisher offers ahead."""
     cache_bytes: int = 1 << 20
-    """What a publisher holds."""
     reset_interval_ns: int = 0
     """Routine resets of publishers; 0: none."""
     answer_timeout_ns: int = 60 * SECOND_NS
-    """Silence that a publisher bears."""
+    """Silence after which a publisher gives up."""
 
     @property
     def first_number(self) -> int | None:
@@ -111,7 +100,7 @@ class Options:
         return None if isinstance(self.first_block, str) else self.first_block or 0
 
     def lines(self) -> list[str]:
-        """One `name = value` for each."""
+        """Return `name = value` for each option."""
         return [f"{field.name} = {getattr(self, field.name)}" for field in fields(self)]
 
     def with_changes(self, changes: list[str]) -> Options:
@@ -139,7 +128,7 @@ class Options:
 
 def draw(seed: int, steps: int | None = None) -> Options:
     """Draw the options of a seed. Most runs have some faults, some all, some none."""
-    # Dice of its own, so that what seeds drew before there were slow disks is the same.
+    # Its own dice keep the other draws of the seed.
     dice = random.Random(f"disk {seed}")
     options = replace(
         _without_slow_disk(seed, steps), pause_ns=(0, dice.choice([1, 4, 30, 400]) * MILLISECOND_NS)
@@ -152,14 +141,14 @@ def draw(seed: int, steps: int | None = None) -> Options:
 
 
 def _without_slow_disk(seed: int, steps: int | None) -> Options:
-    # Its own dice, so that the options of a seed can be changed without changing what chance does in the run.
+    # Its own dice: changed options do not change what chance does in the run.
     dice = random.Random(f"options {seed}")
 
     def some(probability: float, most: int) -> int:
         return dice.randint(1, most) if dice.random() < probability else 0
 
     slow = dice.random() < 0.3
-    # Dice of their own, so that what seeds drew before there were standbys is the same.
+    # Its own dice keep the other draws of the seed.
     more = random.Random(f"standbys {seed}")
     standbys = more.randint(1, 3) if more.random() < 0.3 else 0
     pace_of_node = random.Random(f"pace {seed}").choice([0, 0, 0, 0, 0, 0, 2, 20])
@@ -177,7 +166,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         lag_ns=dice.choice([0, 1, 20, 300, 1500]) * MILLISECOND_NS,
         job_ns=(0, dice.choice([0, 1, 20, 500]) * MILLISECOND_NS),
         inline_items_max=dice.choice([0, 1024]),
-        proofs_apart=dice.random() < 0.4,
+        proofs_in_process=dice.random() < 0.4,
         first_block=dice.choice([None, None, None, 0, 3, "any"]),
         block_bytes_max=dice.choice([1200, 64 * 1024]),
         block_timeout_ns=(1 if slow else 6) * SECOND_NS,
@@ -185,7 +174,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         idle_timeout_ns=dice.choice([3, 30, 300]) * SECOND_NS,
         duplicate_skip_window=dice.choice([0, 0, 5, 1, 3, 100]),
         proof_idle_ns=random.Random(f"proofs {seed}").choice([100 * MILLISECOND_NS, 2 * SECOND_NS]),
-        level_blocks=random.Random(f"levels {seed}").choice([1, 2, 16]),
+        forgiving_blocks=random.Random(f"levels {seed}").choice([1, 2, 16]),
         stray_messages_max=random.Random(f"strays {seed}").choice([0, 1, 3, 1000]),
         responses_max=dice.choice([2, 8, 4096, 4096]),
         inflight_bytes_max=dice.choice([400, 2000, 1 << 30, 1 << 30]),
@@ -196,7 +185,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         commit_crashes=some(0.4, 5),
         shutdowns=some(0.2, 2),
         retirements=some(0.15, 2),
-        # Oftener where blocks wait for standbys: what is on disk then must not go with what is not.
+        # More often where blocks wait for standbys: what is on disk then must survive what is not.
         disk_faults=some(0.3, 2) + (more.randint(0, 3) if standbys else 0),
         breaks=some(0.6, 6),
         pauses=some(0.2, 2),
@@ -211,7 +200,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         window_blocks=dice.choice([1, 3, 128, 128]),
         cache_bytes=dice.choice([500, 3000, 1 << 20]),
         reset_interval_ns=dice.choice([0, 0, 0, 1, 5]) * SECOND_NS,
-        # A publisher has to have the patience that a block takes at the node's pace.
+        # A publisher must wait as long as a block takes at the node's pace.
         answer_timeout_ns=dice.choice([60, 60, 60] if pace_of_node == 2 else [4, 60, 60]) * SECOND_NS,
         publisher_bytes_max=dice.choice([300, 1500, 1 << 30, 1 << 30]),
         standbys=standbys,

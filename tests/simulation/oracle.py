@@ -1,9 +1,9 @@
-"""Checks each answer of the arbiter against the rules, as the issue states them, without its tables.
+"""The oracle: it checks each action of the arbiter against the protocol's rules, without the arbiter's
+tables.
 
-It keeps a picture of its own: for each stream what the publisher has said, for each block above L who sends
-it. Every event goes through it with the actions that the arbiter gave back. Each action has to be allowed by
-a rule, and what a rule asks for has to be there. What is on the disk is compared with the true chain, byte
-for byte.
+It keeps its own picture: what each publisher has said, and who sends each block above L. It sees every event
+with the arbiter's actions. A rule has to allow each action, and each action that a rule demands has to be
+there. The disk is compared with the true chain, byte for byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sluice.gateway.race.tables import EndStatus, Failure
 from sluice.gateway.store.block_store import BlockStore
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
-from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
+from tests.simulation.picture import SLACK_NS, Block, Stream, memory_bytes
 from tests.simulation.prices import Prices
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
@@ -40,14 +40,7 @@ from tests.simulation.world import World
 
 
 class Oracle(AnswerRules):
-    """See the module's docstring.
-
-    Args:
-        world: is told of broken rules.
-        options: of the run.
-        storage: what is on the disk.
-        store: of this life of the node.
-    """
+    """Checks one life of the node."""
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(world, options, storage, store)
@@ -55,31 +48,28 @@ class Oracle(AnswerRules):
         self.serving: object = None
         self.event_count = 0
         self.on_told: Callable[[int, str], None] = lambda number, what: None
-        """Told of each block that is acknowledged while the node is no standby."""
+        """Called with each block that is acknowledged while the node is no standby."""
         self.to_tell: list[object] = []
-        """What other parts of the node are to be told."""
+        """What other parts of the node have to hear."""
         self._backoffs: list[tuple[str, str, int, int]] = []
-        """What has to be told of those who stand back from now on."""
         self._forgets_from = 1 << 64
-        """Nothing is remembered of blocks from this one on, which the disk has refused in this event."""
+        """The disk has refused blocks from this one on in this event."""
         self._largest_bytes = 0
         """Of one message so far."""
         self._malformed = self._poisoned = False
         self._by_context: dict[int, Stream] = {}
 
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
-        """Learn what the arbiter was made with."""
         self._rules, self.first, self.last = rules, first, last
-        self.prices = Prices(rules.block_timeout_ns, self.options.level_blocks)
+        self.prices = Prices(rules.block_timeout_ns, self.options.forgiving_blocks)
 
     # --- the events ----------------------------------------------------------------------------------------
 
     def handling(self, *, malformed: bool, poisoned: bool) -> None:
-        """The service begins to handle a message: one without the form, or one that makes our code fail."""
+        """The service begins to handle a message, which may be malformed or make our code fail."""
         self._malformed, self._poisoned = malformed, poisoned
 
     def handled(self, publisher_id: int) -> None:
-        """The service has handled it."""
         stream = self.streams.get(publisher_id)
         if self._malformed and stream is not None:
             self._expect(
@@ -90,17 +80,14 @@ class Oracle(AnswerRules):
         self._malformed = False
 
     def disk_recovered(self) -> None:
-        """New streams are welcome again."""
         self.disk_failed = False
 
     def reinstated(self) -> None:
-        """Publishers are welcome again."""
         self.retired, self.idle = False, self.shutting_down and self.idle
 
-    def held_back(self, publisher_id: int) -> None:
-        """The service does not read a stream."""
+    def reading_paused(self, publisher_id: int) -> None:
         stream = self.streams[publisher_id]
-        stream.held_back = True
+        stream.is_paused = True
         options, in_all = self.options, self.held_in_all()
         its_own = 0 if stream.is_peer else self.held_by_name()[stream.name]
         self._expect(
@@ -109,22 +96,19 @@ class Oracle(AnswerRules):
             f"{stream.name} holds {its_own} of {in_all} bytes",
         )
 
-    def let_go(self, publisher_id: int) -> None:
-        """The service reads it again: its time begins anew."""
+    def resume_reading(self, publisher_id: int) -> None:
         stream = self.streams[publisher_id]
-        stream.held_back, stream.since_ns = False, self.world.now_ns
+        stream.is_paused, stream.since_ns = False, self.world.now_ns
         stream.proof_ns = self.world.now_ns
         if stream.block is not None:
             self.begin_time(stream.block, self.world.now_ns)
 
     def delayed(self, publisher_id: int) -> None:
-        """The service keeps a message of a stream for a while."""
         stream = self.streams[publisher_id]
         self._expect(stream.state != "ended", "Only who is still heard is delayed", stream.name)
         stream.delayed_from_ns = self.world.now_ns
 
     def goes_on(self, publisher_id: int) -> None:
-        """The message is told now."""
         stream, now_ns = self.streams[publisher_id], self.world.now_ns
         from_ns, stream.delayed_from_ns = stream.delayed_from_ns, None
         assert from_ns is not None
@@ -135,7 +119,6 @@ class Oracle(AnswerRules):
                 block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int) -> None:
-        """The node did not run for so long."""
         now_ns = self.world.now_ns
 
         def took_ns(since_ns: int) -> int:
@@ -154,7 +137,6 @@ class Oracle(AnswerRules):
     def event(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], actions: Sequence[Action]
     ) -> None:
-        """Take in an event of the arbiter and what it led to."""
         self.event_count += 1
         subject = args[0] if args else None
         if self.world.is_tracing:
@@ -166,7 +148,7 @@ class Oracle(AnswerRules):
         self._now = Moment(name, args, kwargs, actions, sender)
         self._answered, self._before, self._forgets_from = False, "", 1 << 64
         if name != "items" or not any(isinstance(action, Append) for action in actions):
-            self.ranked_ns = self.world.now_ns  # items that are added change nothing else
+            self.ranked_ns = self.world.now_ns  # further items change nothing else
         self._take_in(subject)
         must_refuse = sender is not None and self._must_refuse(sender)
         if sender is not None and sender.is_ready:
@@ -199,9 +181,9 @@ class Oracle(AnswerRules):
             self._by_context[id(context)] = stream
 
     def _take_in(self, subject: Any) -> None:
-        """Bring the picture up to date with what happened, before what the arbiter made of it."""
+        """Apply an event to the picture, before the arbiter's actions."""
         name, args = self._now.name, self._now.args
-        # A standby still takes what other nodes have.
+        # A standby still accepts other nodes' blocks.
         is_unwelcome = self.shutting_down or (
             self.retired and (self.is_closing or not self._now.kwargs.get("is_peer"))
         )
@@ -261,7 +243,7 @@ class Oracle(AnswerRules):
         )
 
     def _must_refuse(self, stream: Stream) -> bool:
-        """Rule 2 and 4: whether the message has to be answered with INVALID_REQUEST."""
+        """Rules 2 and 4: return whether the message has to be answered with INVALID_REQUEST."""
         now = self._now
         name, args, kwargs = now.name, now.args, now.kwargs
         state = stream.state
@@ -293,7 +275,7 @@ class Oracle(AnswerRules):
         return False
 
     def _is_stray(self, stream: Stream) -> bool:
-        """Take in a message that belongs to no block: it is dropped, unless there are too many in a row."""
+        """Count a message that belongs to no block; return whether it is dropped."""
         stream.stray_count += 1
         is_too_many = stream.stray_count > self._rules.stray_messages_max
         is_told = any(isinstance(one, Stray) for one in self._now.actions)
@@ -311,7 +293,7 @@ class Oracle(AnswerRules):
                 block = self._block_of(action.attempt_id)
                 if block is not None:
                     block.items.extend(action.items)
-                    self._largest_bytes = max(self._largest_bytes, held_bytes(action.items))
+                    self._largest_bytes = max(self._largest_bytes, memory_bytes(action.items))
                     block.size_bytes += sum(map(len, action.items))
                     self._expect(
                         block.size_bytes <= self._rules.block_bytes_max,
@@ -358,7 +340,7 @@ class Oracle(AnswerRules):
                 self.blamed.clear()
                 self.opened_ns.clear()
             case BackedOff():
-                told = action.name, action.address, action.level, action.left_ns
+                told = action.name, action.address, action.failure_count, action.left_ns
                 is_due = bool(self._backoffs) and self._backoffs.pop(0) == told
                 self._expect(is_due, "Who stands back is told of when it begins", f"{action}")
             case _:
@@ -391,8 +373,8 @@ class Oracle(AnswerRules):
         block = Block(number, action.attempt_id, sender.publisher_id, sender.name, now_ns, sender.address)
         block.is_of_peer = sender.is_peer
         self.begin_time(block, now_ns)
-        if (over := now.started_over) is not None:  # which gives it no more time
-            block.timed_from_ns, block.turn, block.begun_ns = over.timed_from_ns, over.turn, over.begun_ns
+        if (over := now.started_over) is not None:  # this gives it no more time
+            block.timed_from_ns, block.order, block.begun_ns = over.timed_from_ns, over.order, over.begun_ns
             block.runs_from_ns, block.used_ns = over.runs_from_ns, over.used_ns
             if self._timed is over:
                 self._timed = block
@@ -411,7 +393,7 @@ class Oracle(AnswerRules):
         if name == "tick":
             silent_ns = self.world.now_ns - stream.proof_ns
             is_right = stream.state == "proven" and silent_ns >= self._rules.proof_idle_ns
-            is_right = is_right and stream.delayed_from_ns is None  # which may be another proof
+            is_right = is_right and stream.delayed_from_ns is None  # the kept message may be another proof
         else:
             is_right = sender is stream and (
                 name == "block_end"
@@ -465,7 +447,7 @@ class Oracle(AnswerRules):
             self._must_end(winner.publisher_id, status, block.number)
 
     def _may_drop(self, block: Block, failure: Failure, is_own: bool) -> bool:
-        """Rule 6, 7, 9: whether the block may be dropped for this."""
+        """Rules 6, 7, 9: return whether the block may be dropped for this."""
         now = self._now
         name, args = now.name, now.args
         now_ns = self.world.now_ns
@@ -493,7 +475,7 @@ class Oracle(AnswerRules):
             case Failure.LEFT:
                 return is_own and name in ("left", "end_stream", "half_closed") and not block.complete
             case Failure.SENT_BACK if (is_own and args[1] == block.number) or name == "items":
-                # Its bytes would keep out those of the block that it was asked for, or is asked for by this.
+                # Its bytes would keep out those of the block that it is asked for.
                 asked = self.streams[block.winner]
                 if asked.sent_back_to is None:
                     can_send = self.may_send(asked, self.next_number)
@@ -516,7 +498,6 @@ class Oracle(AnswerRules):
     # --- after an event ------------------------------------------------------------------------------------
 
     def _after_message(self, stream: Stream, must_refuse: bool) -> None:
-        """Check that the message had the effect that it must have."""
         now = self._now
         name, args, kwargs, actions = now.name, now.args, now.kwargs, now.actions
         sent_back = any(isinstance(one, Drop) and one.failure is Failure.SENT_BACK for one in actions)
@@ -529,7 +510,7 @@ class Oracle(AnswerRules):
                 f"{stream.name}, {kwargs}",
             )
         if name in ("header", "end_stream"):
-            due = self._catch_up_due()  # what was told is not due any more
+            due = self._catch_up_due()  # a reported target is not due any more
             self._expect(
                 due is None, "Rule 1: the highest block offered is told", f"{due}, not {self.target}"
             )
@@ -551,9 +532,10 @@ class Oracle(AnswerRules):
                 stream.close_by_ns = self.world.now_ns + self._rules.goodbye_ns
 
     def check_memory(self, held: int) -> None:
-        """Rule 10: what is held is bounded, but for the block that frees memory, and a message of each."""
+        """Rule 10: memory is bounded, except for the block that frees some, and one message of each
+        publisher."""
         lowest = self.blocks.get(self.next_number)
-        extra = held_bytes(lowest.items) if lowest is not None else 0
+        extra = memory_bytes(lowest.items) if lowest is not None else 0
         most = self.options.inflight_bytes_max + (len(self.streams) + 1) * self._largest_bytes
         self._expect(held - extra <= most, "Rule 10: bytes in flight are bounded", f"{held}, at most {most}")
         streams = Counter(stream.name for stream in self.streams.values())
@@ -563,7 +545,6 @@ class Oracle(AnswerRules):
             self._expect(its_own <= most, rule, f"{name}: {its_own}, at most {most}")
 
     def stream_of(self, context: object) -> Stream | None:
-        """The stream that a call of the service is about."""
         return self._by_context.get(id(context))
 
 

@@ -1,7 +1,7 @@
 """Other nodes that hold the true chain: the peers of the real `gateway.cluster.peer_follower`.
 
-A channel in memory in the place of gRPC's. While faults are made, a peer may not answer, break off in
-mid-block, fall silent, or lie; it may also be behind.
+A channel in memory replaces gRPC's. A faulty peer may not answer, break off in mid-block, fall silent, lie,
+or be behind.
 """
 
 from __future__ import annotations
@@ -21,24 +21,17 @@ from tests.simulation.true_chain import true_blocks, with_broken_proof
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
 
 STALL_SECONDS = 3.0
-"""A peer that is silent for so long is left."""
+"""Silence after which a peer is left."""
 _Response = subscribe_pb2.SubscribeStreamResponse
 
 
 def unavailable(details: str) -> aio.AioRpcError:
-    """Make the error of a call that came to nothing."""
     nothing = aio.Metadata()
     return aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details)
 
 
 class Peers:
-    """All peers of a run.
-
-    Args:
-        world: time and chance.
-        options: of the run.
-        coverage: counts what is reached.
-    """
+    """All peers of a run."""
 
     def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
@@ -47,22 +40,20 @@ class Peers:
         self._last = {address: world.random.randint(-1, options.blocks - 1) for address in self.addresses}
 
     def open_channel(self, address: str, *_: object) -> PeerChannel:
-        """Be `gateway.transport.channels.open_channel`."""
         return PeerChannel(self, address)
 
     def last_of(self, address: str) -> int:
-        """The last block of a peer, which grows; -1: it is empty."""
+        """Return the last block of a peer, which grows; -1: it is empty."""
         if self.world.chance(0.3):
             self._last[address] = min(self._last[address] + 1, self.options.blocks - 1)
         return self._last[address]
 
     async def pause(self) -> None:
-        """Take some time."""
         most_ns = self.world.random.choice([0, MILLISECOND_NS, 50 * MILLISECOND_NS])
         await asyncio.sleep(self.world.between(0, most_ns) / 1e9)
 
     def fault(self) -> str:
-        """Draw what goes wrong in an attempt; nothing, when all is well."""
+        """Draw the fault of an attempt; "" for none."""
         if not self.is_faulty or self.world.chance(0.5):
             return "none"
         fault = self.world.random.choice(PEER_FAULTS)
@@ -74,7 +65,7 @@ PEER_FAULTS = ("does not answer", "breaks off", "is silent", "lies", "ends too e
 
 
 class PeerChannel:
-    """A connection to one peer, as far as `Following` uses it."""
+    """A connection to one peer, as far as `PeerFollower` uses it."""
 
     def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._address = peers, address
@@ -90,8 +81,6 @@ class PeerChannel:
         """Do nothing."""
 
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:
-        """Make the call that asks for the status."""
-
         return lambda request, **_: PeerAnswer(self._status())
 
     async def _status(self) -> node_pb2.ServerStatusResponse:
@@ -102,8 +91,6 @@ class PeerChannel:
         return node_pb2.ServerStatusResponse(last_available_block=to_wire(None if last < 0 else last))
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
-        """Make the call that subscribes."""
-
         def subscribe(request: subscribe_pb2.SubscribeStreamRequest) -> PeerCall:
             last = min(self._peers.last_of(self._address), request.end_block_number)
             return PeerCall(self._peers, request.start_block_number, last, self._fault)
@@ -112,7 +99,7 @@ class PeerChannel:
 
 
 class PeerAnswer:
-    """A call with one answer, and no metadata behind it."""
+    """A call with one answer and no trailing metadata."""
 
     def __init__(self, answer: Coroutine[Any, Any, node_pb2.ServerStatusResponse]) -> None:
         self._answer = answer
@@ -121,20 +108,17 @@ class PeerAnswer:
         return self._answer.__await__()
 
     async def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return none, as a peer that is not Sluice."""
+        """Return none, as a peer does that is not Sluice."""
         return ()
 
 
 class PeerCall:
-    """One subscription."""
-
     def __init__(self, peers: Peers, first: int, last: int, fault: str) -> None:
         self._peers = peers
         self._messages = self._send(first, last, fault)
         self._is_reading = False
 
     async def read(self) -> Any:
-        """Return the next message, or EOF."""
         assert not self._is_reading, "one at a time"
         self._is_reading = True
         try:

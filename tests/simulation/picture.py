@@ -1,6 +1,6 @@
-"""The oracle's own picture of the race: what the publishers have said, and what the rules make of it.
+"""The oracle's picture of the race: what the publishers have said, and what the rules make of it.
 
-Written from the issue's text, not from the arbiter's tables: the same facts, found in another way.
+It follows the protocol's text, not the arbiter's tables: the same facts, found in another way.
 """
 
 from __future__ import annotations
@@ -16,43 +16,36 @@ from tests.simulation.prices import Prices, Who
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS
 
 SLACK_NS = 50 * MILLISECOND_NS
-"""How late a time limit may be noticed by a node that is not busy."""
+"""How late a node that is not busy may notice a time limit."""
 HALF_CLOSE_NS = SECOND_NS // 2
-"""A sending side that is closed is told to the race within this."""
+"""Time in which the race hears of a closed sending side."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A block above L that somebody sends, or has sent."""
-
     number: int
     attempt_id: int
     winner: int
     winner_name: str
     timed_from_ns: int
-    """Where its time counts from, while everybody waits for it. What the node took is added."""
+    """Since when its time counts while everybody waits for it, plus the time that the node took."""
     address: str = ""
     begun_ns: int = 0
-    """When it was begun, or read again."""
+    """When its winner began it, or was read again."""
     runs_from_ns: int = 0
-    """Since when everybody waits for it."""
     used_ns: int = 0
-    """How much of its time has run, while nobody waits for it."""
-    turn: int = 0
-    """Its place in the order of those that were begun, or read again."""
+    """Time that has run, while nobody waits for it."""
+    order: int = 0
     items: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     complete: bool = False
     is_of_peer: bool = False
-    """Another node sends it, which may take as long as it goes on."""
+    """A peer sends it, and has time as long as it sends."""
     falls: bool = False
-    """Its publisher backs off, and it was begun so long ago that it has had its time."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """One publisher's stream."""
-
     publisher_id: int
     name: str
     since_ns: int
@@ -62,96 +55,83 @@ class Stream:
     """fresh, sending, proven, dropping, between, finished, ended."""
     address: str = ""
     is_peer: bool = False
-    """It is another node's, which this one has subscribed to."""
     offered_max: int = -1
-    """The highest block that it has offered and was not told to be ahead with."""
+    """The highest block that it has offered without a BehindPublisher."""
     let_pass: bool = False
-    """It let the time go by in which block L + 1 was its to bring."""
     closed: bool = False
-    held_back: bool = False
-    """It is not read now: too much is in flight."""
+    is_paused: bool = False
     delayed_from_ns: int | None = None
     """Since when the node has kept a message of it."""
     block: Block | None = None
     last_ended: int | None = None
     next_offer: int | None = None
     sent_back_to: int | None = None
-    """The block that it was asked to send again, while it has offered only later ones since."""
+    """The block that it was asked for, while it has offered only later ones since."""
     proof_ns: int = 0
-    """When its last items came."""
     stray_count: int = 0
-    """Messages that belong to no block since its last header."""
+    """Messages that belong to no block, since its last header."""
     acknowledged: int | None = None
     skipped_old: bool = False
-    """It was told to skip a block of before its connection."""
+    """It skipped a block from before its connection."""
     close_by_ns: int | None = None
     half_closed_ns: int | None = None
-    """When the service read the end of what the publisher sends."""
+    """When the service read the end of its messages."""
     said: deque[Response] = field(default_factory=deque)
     """Answers that the service has not written yet."""
 
     def offers(self, number: int, next_number: int) -> None:
-        """Take note of a header; one that was on its way when it was sent back does not count."""
+        """Note a header, unless it was on its way when the publisher was sent back."""
         if self.sent_back_to is not None and next_number <= self.sent_back_to < number:
             return
         self.next_offer, self.sent_back_to = number + 1, None
 
     @property
     def who(self) -> Who:
-        """The name and address that its blocks count for."""
         return self.name, self.address
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may still send blocks."""
         return self.state not in ("finished", "ended")
 
 
 class Picture:
-    """Streams, and blocks above L.
-
-    Args:
-        options: of the run.
-    """
+    """Streams, and blocks above L."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.streams: dict[int, Stream] = {}
         self.blocks: dict[int, Block] = {}
         self.blamed: dict[int, set[str]] = {}
-        """Block -> those that failed it."""
+        """Who failed each block."""
         self.last: int | None = None
         self.first: int | None = 0
         self.shutting_down = self.retired = self.idle = False
         self.disk_failed = False
         self.keeps_time = True
-        """Until the grace of a shutdown is over."""
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
-        """How late a time limit may be noticed at the moment."""
-        self.prices = Prices(self._rules.block_timeout_ns, options.level_blocks)
+        """How late the node may notice a time limit now."""
+        self.prices = Prices(self._rules.block_timeout_ns, options.forgiving_blocks)
         self.opened_ns: dict[int, int] = {}
-        """Block -> when it failed last, while nobody has it."""
+        """When each open block failed last."""
         self.lowest_since_ns = self.skipped_ns = 0
         """When L was committed; when the first who stands back was told to skip L + 1, 0: none was."""
         self.pardoned: int | None = None
-        """The block that anybody may send: those who were to bring it have not."""
+        """The block that anybody may send, because those who went first did not."""
         self.ranked_ns = 0
-        """The time by which it goes who stands back."""
+        """The time by which backoff is judged."""
         self._timed: Block | None = None
-        self._turn_count = 0
+        self._order_count = 0
         self._pardonable_ns = 0
-        """When anybody was last not to be pardoned, whatever the time."""
+        """When a pardon was last impossible."""
         self._lowest = (0, 0)
-        """The attempt that is the lowest being sent, and since when."""
+        """The lowest attempt that is being sent, and since when."""
 
     def add_time(self, stream: Stream, took_ns: Callable[[int], int]) -> None:
-        """Do not count the node's own time since a moment against the publisher."""
         stream.since_ns += took_ns(stream.since_ns)
         stream.proof_ns += took_ns(stream.proof_ns)
 
     def run_time(self, now_ns: int) -> None:
-        """Only the time of the block runs that everybody waits for, and goes on where it was."""
         block, before = self.lowest_in_flight(), self._timed
         if block is before:
             return
@@ -163,69 +143,63 @@ class Picture:
         self._timed = block
 
     def begin_time(self, block: Block, now_ns: int) -> None:
-        """All of a block's time is to come."""
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = now_ns
-        block.used_ns, block.turn = 0, self.next_turn()
+        block.used_ns, block.order = 0, self.next_order()
 
     def pay(self, block: Block, now_ns: int) -> list[tuple[str, str, int, int]]:
-        """Its publisher has failed a block; what others hold who stand back for it has had its time."""
+        """Have a publisher pay for a failed block; other blocks of those that back off may be overdue."""
         told = self.prices.fail((block.winner_name, block.address), now_ns)
         for other in self.blocks.values():
-            if other.complete or other.is_of_peer or other is self._timed or self.is_held_back(other):
+            if other.complete or other.is_of_peer or other is self._timed or self.is_paused(other):
                 continue
             if self.prices.distance((other.winner_name, other.address), now_ns):
                 other.used_ns = max(other.used_ns, now_ns - other.begun_ns)
                 other.falls = other.used_ns >= self._rules.block_timeout_ns
         return told
 
-    def next_turn(self) -> int:
-        """Return the place of a block whose time begins now."""
-        self._turn_count += 1
-        return self._turn_count
+    def next_order(self) -> int:
+        self._order_count += 1
+        return self._order_count
 
     def held_in_all(self) -> int:
-        """Count the bytes that all blocks hold."""
-        return sum(held_bytes(block.items) for block in self.blocks.values())
+        return sum(memory_bytes(block.items) for block in self.blocks.values())
 
     def held_by_name(self, *, but: int = -1) -> Counter[str]:
-        """Count the bytes of each publisher's blocks, but for those of one block; peers have no limit."""
+        """Count the memory of each publisher's blocks, without block `but`; peers have no limit."""
         held: Counter[str] = Counter()
         for block in self.blocks.values():
             if block.number != but and not block.is_of_peer:
-                held[block.winner_name] += held_bytes(block.items)
+                held[block.winner_name] += memory_bytes(block.items)
         return held
 
     @property
     def next_number(self) -> int:
-        """L + 1."""
         return self.last + 1 if self.last is not None else self.first or 0
 
     @property
     def is_closing(self) -> bool:
-        """Whether the node takes nothing more: it shuts down, or sends publishers elsewhere."""
         return self.shutting_down or (self.retired and not self.idle)
 
     @property
     def reported_last(self) -> int | None:
-        """L as it is told; None for a node that holds nothing, wherever it begins."""
+        """L as publishers hear it; None for an empty node."""
         return self.last
 
     @property
     def next_unstreamed(self) -> int:
-        """U."""
         return max([*self.blocks, self.next_number - 1]) + 1
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the node may still begin with any block: none is committed, and none was asked for."""
+        """Whether the node may still begin with any block: none is committed or was asked for."""
         return self.options.first_block == "any" and self.last is None
 
     def is_unbegun(self) -> bool:
-        """Whether the first block offered is taken as the beginning."""
+        """Whether the first offer becomes the beginning."""
         return self.options.first_block == "any" and self.last is None and not self.blocks
 
     def may_send(self, stream: Stream, number: int) -> bool:
-        """Rule 1: never the publisher that failed it, nor one who stands back, as long as another may."""
+        """Rule 1: neither a publisher that failed the block, nor one that stands back, while another may."""
         behind = self.stands_behind(stream, number)
         return not any(
             self.stands_behind(other, number) < behind
@@ -242,7 +216,7 @@ class Picture:
         return self.prices.distance(stream.who, self.ranked_ns), failed_it, share
 
     def used_share(self, stream: Stream) -> int:
-        """Whether its own share of open blocks is used up (3), its address's (2), or all newcomers' (1)."""
+        """Return which share of open blocks is used up: 3 its own, 2 its address's, 1 all newcomers'."""
         held = [block for block in self.blocks.values() if not (block.complete or block.is_of_peer)]
         own = [block for block in held if (block.winner_name, block.address) == stream.who]
         if any(map(self._is_quiet, own)):
@@ -261,12 +235,13 @@ class Picture:
 
     def _is_quiet(self, block: Block) -> bool:
         winner = self.streams[block.winner]
-        if winner.held_back or winner.delayed_from_ns is not None or not self._rules.block_timeout_ns:
+        if winner.is_paused or winner.delayed_from_ns is not None or not self._rules.block_timeout_ns:
             return False
         return self.ranked_ns - winner.proof_ns >= self._rules.block_timeout_ns // 6
 
     def gives_way(self, block: Block, stream: Stream) -> bool:
-        """Return whether a newcomer's block, of which only the header came, goes to one who delivers."""
+        """Return whether a newcomer's block, of which only the header came, goes to a publisher with
+        delivered blocks."""
         if block.complete or len(block.items) > 1 or block.is_of_peer or stream.is_peer or self.is_unsettled:
             return False
         is_better = self.prices.has_delivered(stream.who)
@@ -275,13 +250,13 @@ class Picture:
         return is_better and self.stands_behind(stream, block.number) == (0, False, 0)
 
     def is_alone(self, stream: Stream) -> bool:
-        """Whether nobody else is connected, so that nobody else could bring a block."""
+        """Whether nobody else could bring a block."""
         return not any(other.is_ready for other in self.streams.values() if other is not stream)
 
     def late_at_ns(self, block: Block) -> int | None:
-        """Rule 7: when the winner of a block has had its time; None: never.
+        """Rule 7: return when the winner of a block has had its time; None: never.
 
-        One that is alone may take as long as it goes on sending.
+        A publisher that is alone has time as long as it sends.
         """
         timeout_ns, idle_ns = self._rules.block_timeout_ns, self._rules.idle_timeout_ns
         winner = self.streams[block.winner]
@@ -292,7 +267,6 @@ class Picture:
         return max(block.timed_from_ns + timeout_ns, winner.proof_ns + idle_ns) if idle_ns else None
 
     def lowest_in_flight(self) -> Block | None:
-        """The block being sent that all others wait for."""
         number = self.next_number
         while (block := self.blocks.get(number)) is not None:
             if not block.complete:
@@ -300,25 +274,23 @@ class Picture:
             number += 1
         return None
 
-    def is_held_back(self, block: Block) -> bool:
-        """Whether its winner is not being read."""
+    def is_paused(self, block: Block) -> bool:
         winner = self.streams.get(block.winner)
-        return winner is not None and winner.held_back
+        return winner is not None and winner.is_paused
 
     def is_delayed(self, block: Block) -> bool:
-        """Whether the node keeps a message of its winner."""
         winner = self.streams.get(block.winner)
         return winner is not None and winner.delayed_from_ns is not None
 
     def stalled(self) -> Block | None:
-        """The block that all wait for, when one begun later is complete far ahead of it."""
+        """Return the block that all wait for, if one begun later is complete far ahead of it."""
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
-        if slow is None or not limit or self.is_held_back(slow):
+        if slow is None or not limit or self.is_paused(slow):
             return None
         for other in self.blocks.values():
             is_ahead = other.complete and other.number >= slow.number + limit
             is_by_another = other.winner_name != slow.winner_name
-            if is_ahead and is_by_another and other.turn > slow.turn:  # of who was not read it begins anew
+            if is_ahead and is_by_another and other.order > slow.order:  # resumed reading starts it anew
                 return slow
         return None
 
@@ -335,7 +307,7 @@ class Picture:
             return "accept" if self.gives_way(self.blocks[number], stream) else "skip"
         unstreamed = self.next_unstreamed
         while stream.name in self.blamed.get(unstreamed, set()) and not self.may_send(stream, unstreamed):
-            unstreamed += 1  # it goes on behind what it failed
+            unstreamed += 1  # it goes on after what it failed
         if number > unstreamed:
             goes_on = number <= stream.offered_max + 1 and not self.may_send(stream, unstreamed)
             return "skip" if goes_on else "behind"
@@ -344,7 +316,7 @@ class Picture:
     # --- what must hold between any two events -------------------------------------------------------------
 
     def pardon_at_ns(self) -> int | None:
-        """When nobody has brought block L + 1 in time, so that anybody may; None: it is no matter of time."""
+        """Return when anybody may bring block L + 1; None: that is no matter of time."""
         number, timeout_ns = self.next_number, self._rules.block_timeout_ns
         if not timeout_ns or number in self.blocks or number == self.pardoned:
             return None
@@ -357,7 +329,7 @@ class Picture:
         return max(self.opened_ns.get(number, self.skipped_ns), self.lowest_since_ns) + timeout_ns
 
     def pardon(self, now_ns: int) -> None:
-        """If nobody brings block L + 1 in time, let anybody bring it."""
+        """Apply that time."""
         number, at_ns = self.next_number, self.pardon_at_ns()
         if at_ns is None or now_ns < at_ns:
             return
@@ -368,13 +340,13 @@ class Picture:
         self.blamed.pop(number, None)
 
     def faults(self, now_ns: int) -> Iterator[tuple[str, str]]:
-        """Yield the rules that are broken now, each with what breaks it."""
+        """Yield the rules that are broken now, and by what."""
         number = self.next_number
         for stream in self.streams.values():
             yield from self._stream_faults(stream, now_ns)
         slow = self.lowest_in_flight()
         due_ns = None if not self.keeps_time or slow is None or slow.is_of_peer else self.late_at_ns(slow)
-        if slow is not None and due_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
+        if slow is not None and due_ns and not (self.is_paused(slow) or self.is_delayed(slow)):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             if now_ns - max(due_ns, self._lowest[1]) > self.slack_ns:
@@ -399,7 +371,7 @@ class Picture:
             yield "Rule 5: every connected publisher hears of every commit", got
         if not self.keeps_time:
             return
-        is_heard = not stream.held_back and stream.delayed_from_ns is None
+        is_heard = not stream.is_paused and stream.delayed_from_ns is None
         if stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
@@ -426,6 +398,6 @@ class Picture:
                 yield "Rule 6: who has passed an open block L + 1 is asked to resend it", got
 
 
-def held_bytes(items: Sequence[bytes]) -> int:
+def memory_bytes(items: Sequence[bytes]) -> int:
     """Return the memory of items in flight: their bytes, and Python's overhead for each."""
     return sum(map(len, items)) + 64 * len(items)

@@ -1,6 +1,6 @@
-"""The deliveries and failures of each publisher by the rules: who stands back, and for how long.
+"""The price of failed blocks by the rules: who stands back, and for how long.
 
-Written from gateway/README.md, not from the node's records: plain counts, which nobody forgets.
+It follows gateway/README.md, not the node's records: plain counts that nobody forgets.
 """
 
 from __future__ import annotations
@@ -9,44 +9,36 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 NEWCOMERS = ("", "")
-"""The publisher that stands for all who have delivered nothing; `("", address)` for those of an address."""
+"""All newcomers; `("", address)` is those of an address."""
 Who = tuple[str, str]
-"""Name and address."""
 
 
 @dataclass(slots=True)
-class Account:
-    """The failures of somebody in a row, and until when it stands back for them."""
+class Record:
+    """Failures in a row, and the end of the backoff for them."""
 
     failures: int = 0
     until_ns: int = 0
 
 
 class Prices:
-    """The accounts of a run.
-
-    Args:
-        time_ns: that a publisher has for a block.
-        good_blocks: so many make up for one that failed.
-    """
+    """The records of a run."""
 
     def __init__(self, time_ns: int, good_blocks: int) -> None:
         self._time_ns, self._good_blocks = time_ns, good_blocks
-        self._accounts: dict[Who, Account] = defaultdict(Account)
+        self._records: dict[Who, Record] = defaultdict(Record)
         self._delivered: dict[Who, int] = {}
 
     def has_delivered(self, who: Who) -> bool:
-        """Return whether it is not a newcomer."""
         return self._delivered.get(who, 0) > 0
 
     def deliver(self, who: Who) -> None:
-        """A block was right: some make up for a failure."""
         count = self._delivered[who] = min(1024, self._delivered.get(who, 0) + 1)
-        if count % self._good_blocks == 0 and self._accounts[who].failures:
-            self._accounts[who].failures -= 1
+        if count % self._good_blocks == 0 and self._records[who].failures:
+            self._records[who].failures -= 1
 
     def fail(self, who: Who, now_ns: int) -> list[tuple[str, str, int, int]]:
-        """A block was failed; who stands back from now on, for how many failures and how long."""
+        """Count a failed block; return who backs off, for how many failures and how long."""
         payers = []
         if who in self._delivered:
             self._delivered[who] //= 2
@@ -55,29 +47,27 @@ class Prices:
             payers += [("", who[1]), NEWCOMERS]
         told = []
         for payer in payers:
-            account = self._accounts[payer]
-            if account.until_ns > now_ns:
+            record = self._records[payer]
+            if record.until_ns > now_ns:
                 continue
-            if payer != who and now_ns >= account.until_ns + 32 * self._time_ns:
-                account.failures = 0
-            account.failures = min(7, account.failures + 1)
-            for_ns = 0 if account.failures == 1 else self._time_ns * 2 ** (account.failures - 1)
-            account.until_ns = now_ns + for_ns
+            if payer != who and now_ns >= record.until_ns + 32 * self._time_ns:
+                record.failures = 0
+            record.failures = min(7, record.failures + 1)
+            for_ns = 0 if record.failures == 1 else self._time_ns * 2 ** (record.failures - 1)
+            record.until_ns = now_ns + for_ns
             if for_ns:
-                told.append((*payer, account.failures, for_ns))
+                told.append((*payer, record.failures, for_ns))
         return told
 
     def newcomers_failed(self, now_ns: int) -> bool:
-        """Whether newcomers failed of late, and more than one."""
-        account = self._accounts[NEWCOMERS]
-        return account.failures > 1 and now_ns < account.until_ns + 32 * self._time_ns
+        """Return whether newcomers have failed more than one block recently."""
+        record = self._records[NEWCOMERS]
+        return record.failures > 1 and now_ns < record.until_ns + 32 * self._time_ns
 
     def distance(self, who: Who, now_ns: int) -> int:
-        """Return how far somebody stands back."""
-
         def failures(payer: Who) -> int:
-            account = self._accounts[payer]
-            return account.failures if now_ns < account.until_ns else 0
+            record = self._records[payer]
+            return record.failures if now_ns < record.until_ns else 0
 
         doublings = len(f"{self._delivered.get(who, 0):b}") if self.has_delivered(who) else 0
         own = failures(who) if who in self._delivered else 0

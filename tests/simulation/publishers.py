@@ -47,13 +47,9 @@ class HonestPublisher:
     """One publisher over all its lives.
 
     Args:
-        world: time and chance.
-        index: 0-based.
-        options: of the run.
-        connect: opens a stream.
-        coverage: counts what is reached.
-        check_safe: is told when it takes more blocks as safe: its name, up to which, and with which it began.
-        ask_first: gives the node's first block, as `serverStatus` does; None: it may be any.
+        check_safe: called when it takes more blocks as safe: its name, the last one, and the first it began
+            with.
+        ask_first: gives the node's first block, as `serverStatus` does; None: any.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class HonestPublisher:
         self._connect = connect
         self._check_safe = check_safe
         self._ask_first = ask_first
-        # One is known by its certificate, one by its connection alone, the others by their name.
+        # One has a certificate, one only its connection, the others a claimed name.
         self.subject = f"CN={self.name}" if index == 1 else None
         self.publisher_id = None if index == 2 else self.name
         if options.twins and index and index == options.publishers - 1:
@@ -80,19 +76,17 @@ class HonestPublisher:
         self.set_items = world.random.choice([1, 2, 3, 6])
         self.life = 0
         self.is_faulty = True
-        """Whether faults are still made."""
         self.machine: PublisherMachine
         self.connection: Connection | None = None
         self.checks = AnswerChecks(world, self.name)
-        """Of the present stream."""
         self.outcome: Finish | None = None
-        # Where a node may begin anywhere, not all begin with the same block.
+        # A node that may begin anywhere gets different first blocks.
         anywhere = options.first_block == "any" and world.chance(0.5)
         least = 0 if anywhere or world.chance(0.05) else options.first_number or 0
         self.begin(world.random.randrange(4) if anywhere else least)
 
     def begin(self, first_number: int, **limits: int | None) -> None:
-        """Begin a life of the process, with a source that starts at a block."""
+        """Begin a life of the process with a source that starts at a block."""
         options = self.options
         self.life += 1
         if self.connection is not None:
@@ -122,23 +116,20 @@ class HonestPublisher:
         self.world.at(late_ns, self._pump, self.life)
 
     def begin_again(self, first_number: int) -> None:
-        """Begin another life, if this one is over."""
         if self.outcome is not None and not self.is_done:
             self.begin(first_number)
 
     def _begin_with_first(self) -> None:
-        """Its user has read what the node begins with."""
+        """Begin with the block that its user has read the node begins with."""
         self.begin_again(self._ask_first() or 0)
 
     @property
     def is_done(self) -> bool:
-        """Whether every block is known to be safe."""
         return self.outcome is not None and self.outcome.outcome is StreamOutcome.DONE
 
     # --- what happens to it --------------------------------------------------------------------------------
 
     def stall(self, for_ns: int) -> None:
-        """Stand still: neither send nor read."""
         self._busy_until_ns = max(self._busy_until_ns, self.world.now_ns + for_ns)
         if self.connection is not None:
             self.connection.is_reading = False
@@ -146,13 +137,11 @@ class HonestPublisher:
         self.world.at(for_ns, self._pump, self.life)
 
     def stop(self) -> None:
-        """The user wants it to end."""
         if self.machine.state not in FINAL_STATES:
             self._hear(Stop())
             self._pump(self.life)
 
     def fail_source(self) -> None:
-        """Its source breaks."""
         if not self._source_told and self.machine.state not in FINAL_STATES:
             self._source_told = True
             self._hear(SourceFailed("the source broke"))
@@ -161,7 +150,6 @@ class HonestPublisher:
     # --- the network's side --------------------------------------------------------------------------------
 
     def on_response(self, message: bytes) -> None:
-        """See `Client`."""
         event = event_of(publish_pb2.PublishStreamResponse.FromString(message))
         if event is not None:
             if self.world.is_tracing:
@@ -171,11 +159,9 @@ class HonestPublisher:
             self._pump(self.life)
 
     def on_room(self) -> None:
-        """See `Client`."""
         self._pump(self.life)
 
     def on_end(self, reason: str) -> None:
-        """See `Client`."""
         self.connection = None
         self.world.note(f"{self.name} disconnected: {reason}")
         self._hear(Disconnected(reason))
@@ -240,7 +226,7 @@ class HonestPublisher:
         return sends
 
     def _tell_first(self, connection: Connection | None) -> None:
-        """Answer what the machine asked on this stream, if that is open still."""
+        """Answer the machine's question on this stream, if that is still open."""
         if connection is not None and connection is self.connection:
             is_told = not self.is_faulty or self.world.chance(0.9)
             self._hear(FirstTold(self._ask_first() if is_told else None))

@@ -52,13 +52,8 @@ class Rogue:
     """One publisher that breaks rules.
 
     Args:
-        world: time and chance.
-        index: 0-based.
-        options: of the run.
-        connect: opens a stream.
-        coverage: counts what is reached.
         next_number: tells L + 1 of the node, and whether it is empty.
-        malformed: is told of each message that breaks the rules of form.
+        malformed: gets each malformed message.
     """
 
     def __init__(
@@ -106,7 +101,6 @@ class Rogue:
     # --- its life ------------------------------------------------------------------------------------------
 
     def end(self, quiet: bool) -> None:
-        """The faults are over: be silent, or gone."""
         self._is_over = True
         if not quiet and self.connection is not None:
             self.connection.break_off("the rogue is gone")
@@ -162,13 +156,11 @@ class Rogue:
         """See `Client`: it does not care."""
 
     def on_room(self) -> None:
-        """See `Client`."""
         if self._waits_for_room:
             self._waits_for_room = False
             self._go_on()
 
     def on_end(self, reason: str) -> None:
-        """See `Client`."""
         self.connection = None
         self._waits_for_room = False
         self._open_later()
@@ -176,7 +168,7 @@ class Rogue:
     # --- what it does --------------------------------------------------------------------------------------
 
     def _number(self, *offsets: int) -> int:
-        """A block near the one that the node wants."""
+        """Return a block near the one that the node wants."""
         number = self._next_number()[0] + self.world.random.choice(offsets or (0, 0, 0, 0, 1, 1, 2, 3))
         return min(max(0, number), BLOCKS_MAX - 1)
 
@@ -200,7 +192,7 @@ class Rogue:
             yield from self._sent(block)
 
     def part_of_block(self) -> Iterator[bytes | int]:
-        """The beginning of a block, and then a long pause, a goodbye, or the end of the connection."""
+        """The beginning of a block, then a long pause, a goodbye, or the end of the connection."""
         items = true_blocks()[self._number()].items
         yield from self._sets(items[: self.world.random.randint(1, len(items))])
         yield from self._leave()
@@ -220,12 +212,12 @@ class Rogue:
                 pass
 
     def false_block(self) -> Iterator[bytes | int]:
-        """A block that looks well and is wrong."""
+        """A block that looks right and is wrong."""
         number = self._number()
         lies = [with_broken_proof, with_altered_item, with_item_missing, with_body_of_another]
         lies.append(with_proof_of_no_key)
         chains = [forged_blocks()]
-        # The first block of all is believed when it is signed: there is nothing before it to link to.
+        # A signed first block is believed: it links to nothing.
         first, is_empty = self._next_number()
         if not is_empty and number > 0 and number >= first:
             chains.append(other_blocks())
@@ -234,7 +226,7 @@ class Rogue:
         yield from self._sent(block)
 
     def garbage(self) -> Iterator[bytes | int]:
-        """A message that has not the form, in some place."""
+        """A malformed message somewhere."""
         chance = self.world.random
         header, item, footer, proof = (true_blocks()[self._number()].items[index] for index in (0, 2, 4, 5))
         no_number = b"\x0a\x02\x10\x80"
@@ -260,12 +252,12 @@ class Rogue:
         yield message
 
     def misplaced(self) -> Iterator[bytes | int]:
-        """Items or an end that follow nothing."""
+        """Items or an end without a header."""
         items = true_blocks()[self._number()].items
         yield self.world.random.choice([_items(items[2]), _items(items[5]), _end(self._number())])
 
     def restart(self) -> Iterator[bytes | int]:
-        """The same block twice over."""
+        """The same block twice."""
         block = true_blocks()[self._number()]
         yield from self._sets(block.items[: self.world.random.randint(1, 5)])
         yield from self._sent(block)
@@ -277,19 +269,18 @@ class Rogue:
         yield from self._sent(true_blocks()[self._number(-1, 0, 1, 2)])
 
     def old_block(self) -> Iterator[bytes | int]:
-        """A block that is long stored."""
+        """A block that is stored long since."""
         yield from self._sent(true_blocks()[self._number(-1, -2, -3, -9)])
 
     def far_ahead(self) -> Iterator[bytes | int]:
-        """A block that the node cannot take yet, and after it the right one."""
+        """A block far ahead, then the right one."""
         yield from self._sent(true_blocks()[self._number(3, 5, 9)])
         yield from self._sent(true_blocks()[self._number(0)])
 
     def goodbye(self) -> Iterator[bytes | int]:
-        """EndStream."""
         code = self.world.random.choice([*_END_CODE.values(), 77])
         earliest, latest = self._number(-3, 0, 3), self._number(-3, 0, 3, 9)
-        if self.world.chance(0.3):  # as Java says that there is none, what nobody can mean, what nobody has
+        if self.world.chance(0.3):  # Java's "none", an impossible number, a block that nobody has
             odd = (U64_MAX, BLOCK_NUMBER_MAX + 1, BLOCK_NUMBER_MAX + 5, BLOCK_NUMBER_MAX, 10**15)
             earliest = self.world.random.choice([earliest, *odd])
             latest = self.world.random.choice([latest, *odd])
@@ -310,14 +301,14 @@ class Rogue:
             yield _items(filler)
 
     def only_headers(self) -> Iterator[bytes | int]:
-        """Blocks that are begun, each for as long as there is time for one, and never brought."""
+        """Headers of blocks that never follow."""
         number = self._number(0, 0, 1)
         for offset in range(self.world.random.randint(1, 6)):
             yield _items(true_blocks()[min(number + offset, BLOCKS_MAX - 1)].items[0])
             yield self.world.random.choice([0, self.options.block_timeout_ns + SECOND_NS])
 
     def trickle(self) -> Iterator[bytes | int]:
-        """A block of which something comes now and then, and which never ends."""
+        """A block that trickles in and never ends."""
         block = true_blocks()[self._number(0, 0, 1)]
         yield _items(*block.items[:2])
         for _ in range(self.world.random.randint(2, 20)):
@@ -325,12 +316,12 @@ class Rogue:
             yield _items(block.items[2])
 
     def forget(self) -> Iterator[bytes | int]:
-        """Another connection, while the old one stays open, and silent."""
+        """Another connection, while the old one stays open and silent."""
         yield from self._sets(true_blocks()[self._number()].items[:2])
         self.connection = None
 
     def no_reading(self) -> Iterator[bytes | int]:
-        """Headers without end, and no eye for the answers."""
+        """Headers without end, while the answers stay unread."""
         connection = self.connection
         if connection is not None:
             connection.is_reading = False
@@ -347,7 +338,7 @@ class Rogue:
         yield POISON
 
     def proof_without_end(self) -> Iterator[bytes | int]:
-        """A whole block without `end_of_block`; then silence, a goodbye, or the next block."""
+        """A whole block without `end_of_block`, then silence, a goodbye, or the next block."""
         number = self._number()
         yield from self._sets(true_blocks()[number].items)
         if self.world.chance(0.5):
@@ -371,7 +362,7 @@ class Rogue:
         yield _end(block.number)
 
     def no_proof(self) -> Iterator[bytes | int]:
-        """The end of a block that has none."""
+        """The end of a block without a proof."""
         block = true_blocks()[self._number()]
         yield from self._sets(block.items[: self.world.random.randint(1, 5)])
         yield _end(block.number)

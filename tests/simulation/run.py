@@ -1,7 +1,7 @@
 """One run: a node, publishers and faults until the faults stop; then everything has to recover.
 
-chaos    publishers publish, rogues do what they do, the node and its disk suffer
-heal     faults stop, what is down comes up; the chain has to reach its end, and every publisher its own
+chaos    publishers publish, rogues break rules, node and disk fail heal     faults stop; the chain has to
+reach its end, and every publisher its own
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from types import ModuleType
 from sluice.datastream import DatastreamError
 from sluice.gateway.cluster import peer_follower as following_module
 from sluice.gateway.cluster import standby_watch as standby_watch_module
-from sluice.gateway.race import reputation as race_reputation_module
 from sluice.gateway.workers import hashing as hashing_module
 from sluice.publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -43,8 +42,6 @@ HEAL_NS_MAX = 1_200 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run."""
-
     seed: int
     options: Options
     steps: int
@@ -57,7 +54,7 @@ class Result:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: only a lock file and a snapshot are in it."""
+    """Make a folder, in memory if possible, for the lock file and the snapshot."""
     shm = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=shm if shm.is_dir() else None))
     disabled = logging.root.manager.disable
@@ -70,15 +67,7 @@ def folder() -> Iterator[Path]:
 
 
 def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_lines: int = 120) -> Result:
-    """Run one seed.
-
-    Args:
-        seed: decides everything, with the options.
-        options: what the run is like.
-        data_dir: a real folder; emptied.
-        coverage: counts what is reached.
-        trace_lines: how many events are kept.
-    """
+    """Run one seed."""
     for path in sorted(data_dir.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     simulation = Simulation(World(seed, trace_lines), options, data_dir, coverage)
@@ -94,11 +83,9 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
 
 @contextmanager
 def _gateway_for(simulation: Simulation) -> Iterator[None]:
-    """Patch the node's modules with this run's networks, and with its limits."""
     options = simulation.options
     changes: list[tuple[ModuleType, str, object]] = [
         (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
-        (race_reputation_module, "LEVEL_BLOCKS", options.level_blocks),
         (following_module, "open_channel", simulation.peers.open_channel),
         (standby_watch_module, "open_channel", simulation.standbys.open_channel),
     ]
@@ -113,8 +100,6 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
 
 
 class Simulation:
-    """Everything of one run; `play` it, `close` it."""
-
     def __init__(self, world: World, options: Options, data_dir: Path, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
         self.storage = Storage(data_dir, options.pages)
@@ -146,7 +131,7 @@ class Simulation:
     # --- the course ----------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Let chaos reign, then heal.
+        """Make chaos, then heal.
 
         Raises:
             Violation: a rule was broken.
@@ -170,7 +155,6 @@ class Simulation:
         self._shut_down()
 
     def _step(self) -> bool:
-        """Let one thing happen; False when nothing is left to happen."""
         world, node = self.world, self.node
         world.step_count += 1
         if node is not None and self._runs(node):
@@ -183,7 +167,7 @@ class Simulation:
             return False
         if node is not None and node is self.node:
             if node.stopped and not node.power_lost:
-                with contextlib.suppress(PowerLost):  # while it writes the last of its bookmarks
+                with contextlib.suppress(PowerLost):  # it writes its last bookmarks
                     node.close()
                     world.note("the node has stopped")
                     self._down(PROCESS_ENDS)
@@ -195,16 +179,16 @@ class Simulation:
         return True
 
     def _runs(self, node: SimNode) -> bool:
-        """Whether the node's next callback comes before what happens outside.
+        """Return whether the node's next callback comes before the next event outside.
 
-        A busy node takes its time for each callback: messages come, and threads get done, between two. One
-        that stands still takes no step at all: its machine is paused, or its disk keeps it.
+        A busy node is slow: messages arrive and threads finish between two callbacks. A paused one takes no
+        step.
         """
         world = self.world
         if not node.loop.ready or node.power_lost:
             self._behind_since_ns = world.now_ns
         late_ns = max(0, world.now_ns - self._behind_since_ns)
-        # Behind a pause it listens for a while before it looks at time limits.
+        # After a pause it reads messages for a while before it looks at time limits.
         if late_ns >= world.late_ns or world.now_ns > self._late_at_ns + SLACK_NS:
             world.late_ns, self._late_at_ns = late_ns, world.now_ns
         if not node.loop.ready or node.power_lost:
@@ -238,7 +222,7 @@ class Simulation:
             if publisher.outcome is not None and not publisher.is_done:
                 safe = 0 if publisher.index == 0 else publisher.machine.safe_through or 0
                 publisher.begin(max(safe, self._first() or 0))
-        # Somebody has to have every block; the others may have lost what they held.
+        # One publisher has to have every block; the others may have lost some.
         done = self.publishers[0].machine.state in FINAL_STATES
         if not done or self._next_number()[0] < self.options.blocks:
             self.publishers[0].begin(self._first() or 0)
@@ -252,7 +236,6 @@ class Simulation:
         )
 
     def _check_stored(self) -> None:
-        """Read some blocks back, through the bookmarks."""
         node = self.node
         assert node is not None
         first, last = node.store.first_number, node.store.last_number
@@ -267,7 +250,7 @@ class Simulation:
             )
 
     def _shut_down(self) -> None:
-        """End in order, whatever is still connected."""
+        """Shut down in order, whatever is connected."""
         node = self.node
         assert node is not None
         node.stop()
@@ -278,21 +261,20 @@ class Simulation:
                 self._raise()
 
     def close(self) -> None:
-        """Let go of everything, without a word."""
         if self.node is not None:
             self.node.kill()
 
     # --- what is checked after every step -------------------------------------------------------------------
 
     def _first(self) -> int | None:
-        """The first block that the node has or will have, as its status says; None: it may be any."""
+        """Return the node's first block, as its status says; None: any."""
         store = None if self.node is None else self.node.store
         if store is None or store.first_number is None or store.last_number is None:
             return self.options.first_number
         return store.first_number
 
     def _check_safe(self, name: str, safe: int, begun_with: int) -> None:
-        """Check what a publisher that began with a block takes as safe, and will therefore forget."""
+        """Check what a publisher takes as safe, and will forget."""
         first = self._first()
         if self.node is not None and safe >= begun_with:
             self.world.expect(
@@ -320,7 +302,6 @@ class Simulation:
     # --- the node -------------------------------------------------------------------------------------------
 
     def connect(self, client: object, identity: tuple[str | None, str | None, str]) -> Connection | None:
-        """Open a stream to the node, if it is up."""
         if self.node is None:
             return None
         connection = Connection(self.world, client, self._link, identity)  # type: ignore[arg-type]
@@ -381,7 +362,7 @@ class Simulation:
         self._down(how)
 
     def _down(self, how: str) -> None:
-        """The node is gone; it comes back after a while."""
+        """Note that the node is gone; it comes back after a while."""
         self.node = None
         self._handles_to_crash = None
         self.storage.crash(how, self.world.random)
@@ -453,7 +434,7 @@ class Simulation:
         ill_ns = world.between(MILLISECOND_NS, world.random.choice([3, 3, 40]) * SECOND_NS)
         world.at(ill_ns, self._end_disk_fault)
         if world.chance(0.3):
-            # What a failed commit left behind, and a crash on top of it.
+            # A crash on top of a failed commit.
             world.at(world.between(0, min(2 * ill_ns, 4 * SECOND_NS)), self._fault, self._plan_crash)
 
     def _end_disk_fault(self) -> None:
@@ -470,7 +451,7 @@ class Simulation:
         self.world.at(for_ns, self._go_on)
 
     def _go_on(self) -> None:
-        if self.world.now_ns >= self._paused_until_ns:  # else it stands still for another reason as well
+        if self.world.now_ns >= self._paused_until_ns:  # else it stands still for another reason, too
             self._end_pause()
 
     def _end_pause(self) -> None:
@@ -487,7 +468,7 @@ class Simulation:
             self.coverage.count("fault", "connection broken")
             connection = self.world.random.choice(live)
             self.world.note(f"the connection of {connection.peer} breaks")
-            # One side may go on for long as if nothing had happened, as with a cable that is pulled out.
+            # One side may notice nothing for long, as with an unplugged cable.
             here_ns = there_ns = NOTICE_NS
             match self.world.random.randrange(4):
                 case 0:

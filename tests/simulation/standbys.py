@@ -1,7 +1,7 @@
 """Other nodes whose disks the node waits for: watched by the real `gateway.cluster.standby_watch`.
 
-A channel in memory in the place of gRPC's. Each has what readers of the node have, a while later. While
-faults are made it may be away, stand still, or come back with another disk.
+A channel in memory replaces gRPC's. Each standby has the node's blocks a while later. A faulty one is away,
+stands still, or comes back with another disk.
 """
 
 from __future__ import annotations
@@ -31,17 +31,15 @@ class _Standby:
     def __init__(self, name: str) -> None:
         self.name = name
         self.life = 0
-        """Counts its processes."""
         self.level = -1
         """Its last block on disk."""
         self.highest = -1
-        """The last that was ever on a disk of it."""
+        """The last block ever on a disk of it."""
         self.is_up = True
         self.is_still = False
         self.changed: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Let every watcher look again."""
         waiting, self.changed = self.changed, []
         for future in waiting:
             if not future.done():
@@ -49,13 +47,7 @@ class _Standby:
 
 
 class Standbys:
-    """All standbys of a run.
-
-    Args:
-        world: time and chance.
-        options: of the run.
-        coverage: counts what is reached.
-    """
+    """All standbys of a run."""
 
     def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
@@ -71,11 +63,10 @@ class Standbys:
         return tuple(self._by_address)
 
     def open_channel(self, address: str, *_: object) -> StandbyChannel:
-        """Be `gateway.transport.channels.open_channel`."""
         return StandbyChannel(self, self._by_address[address])
 
     def check_held(self, number: int, what: str) -> None:
-        """Check that a block is, or was, on as many disks as it must be before anybody is told of it."""
+        """Check that a block is, or was, on enough disks before anybody hears of it."""
         holders = sum(node.highest >= number for node in self._nodes)
         least = self.options.min_standbys
         self.world.expect(
@@ -85,7 +76,7 @@ class Standbys:
     # --- their disks ---------------------------------------------------------------------------------------
 
     def follow(self, last: int | None) -> None:
-        """The node shows its readers this block."""
+        """The node shows this block to its readers."""
         if last is None or last <= self._visible:
             return
         self._visible = last
@@ -103,7 +94,6 @@ class Standbys:
             node.wake()
 
     def fault(self) -> None:
-        """Let something happen to one of them."""
         world, node = self.world, self.world.random.choice(self._nodes)
         fault = world.random.choice(FAULTS)
         self.coverage.count("standby", fault)
@@ -119,25 +109,22 @@ class Standbys:
         world.at(world.between(0, world.random.choice([1, 12]) * SECOND_NS), self.heal_one, node)
 
     def heal_one(self, node: _Standby) -> None:
-        """It is back, and follows."""
         node.is_up, node.is_still = True, False
         node.wake()
         self._catch_up(node)
 
     def heal(self) -> None:
-        """All of them are."""
         for node in self._nodes:
             self.heal_one(node)
 
 
 class _WatchCall:
-    """A call that gives levels, as far as `StandbyWatch` uses it."""
+    """A call that gives durable heights, as far as `StandbyWatch` uses it."""
 
     def __init__(self, levels: AsyncIterator[standby_pb2.Level]) -> None:
         self._levels = levels
 
     async def read(self) -> object:
-        """Wait for the next."""
         return await anext(self._levels, aio.EOF)
 
     def cancel(self) -> None:
@@ -145,8 +132,6 @@ class _WatchCall:
 
 
 class StandbyChannel:
-    """A connection to one standby, as far as `StandbyWatch` uses it."""
-
     def __init__(self, standbys: Standbys, node: _Standby) -> None:
         self._standbys, self._node, self._life = standbys, node, node.life
 
@@ -157,7 +142,6 @@ class StandbyChannel:
         """Do nothing."""
 
     def unary_stream(self, path: str, **_: object) -> Callable[..., _WatchCall]:
-        """Make the call that watches."""
         return lambda request: _WatchCall(self._watch())
 
     def unary_unary(self, path: str, **_: object) -> Callable[..., Any]:

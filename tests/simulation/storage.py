@@ -19,25 +19,27 @@ from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
     HEADER_SIZE,
+    PACKET_PADDING,
     StreamHeader,
     encode_header_page,
     file_size_of,
+    page_end,
+    page_number_of,
 )
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
-"""What may become of unflushed writes when the power fails."""
+"""What a power failure may do to unflushed writes."""
 PROCESS_ENDS = "process"
-"""The process ends and the machine goes on."""
 
 
 class MemoryDatabase:
-    """LevelDB's interface, as far as the bookmark index uses it, in memory.
+    """LevelDB's interface in memory, as far as the bookmark index uses it.
 
-    A batch is there whole or not at all. At a power failure, batches that were not written with `sync` may be
-    lost, the newest first.
+    A batch is whole or absent. A power failure may lose batches that were written without `sync`, the newest
+    first.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -47,24 +49,19 @@ class MemoryDatabase:
         self._unsynced: list[list[tuple[bytes, bytes | None]]] = []
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value."""
         return self.pairs.get(key)
 
     def put(self, key: bytes, value: bytes, *, sync: bool) -> None:
-        """Write one pair."""
         self.apply([(key, value)], sync=sync)
 
     def delete(self, key: bytes, *, sync: bool) -> None:
-        """Delete one pair."""
         self.apply([(key, None)], sync=sync)
 
     def write_batch(self, *, sync: bool = False) -> MemoryBatch:
-        """Begin a batch."""
         return MemoryBatch(self, sync)
 
     @contextlib.contextmanager
     def iterator(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[Any]:
-        """Yield the pairs in order of their keys."""
         yield iter(
             [
                 (key, self.pairs[key])
@@ -86,7 +83,6 @@ class MemoryDatabase:
             self._unsynced.clear()
 
     def lose_power(self, how: str, rng: random.Random) -> None:
-        """Go back to what was on the disk."""
         count = {"none": 0, "all": len(self._unsynced)}.get(how, rng.randrange(len(self._unsynced) + 1))
         for changes in self._unsynced[:count]:
             _change(self._durable, changes)
@@ -108,23 +104,18 @@ def _change(pairs: dict[bytes, bytes], changes: list[tuple[bytes, bytes | None]]
 
 
 class MemoryBatch:
-    """A batch of `MemoryDatabase`."""
-
     def __init__(self, database: MemoryDatabase, sync: bool) -> None:
         self._database = database
         self._sync = sync
         self._changes: list[tuple[bytes, bytes | None]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a pair."""
         self._changes.append((key, value))
 
     def delete(self, key: bytes) -> None:
-        """Delete a pair."""
         self._changes.append((key, None))
 
     def write(self) -> None:
-        """Write all of it."""
         self._database.apply(self._changes, sync=self._sync)
 
 
@@ -132,7 +123,7 @@ class Storage:
     """The disk of one node over all its lives.
 
     Args:
-        folder: a real one, empty; it has the lock file and the chain's snapshot.
+        folder: a real, empty one, for the lock file and the chain's snapshot.
         pages: data pages of the new stream; 0 makes the first commit grow the file.
     """
 
@@ -143,26 +134,25 @@ class Storage:
         self.disk.fail = self._failure
         self.database = MemoryDatabase(self)
         self.faults: dict[str, int] = {}
-        """Step ("pwrite", "fdatasync", "truncate", "database", "probe") -> errno, while the disk is ill."""
+        """The errno of each failing step: "pwrite", "fdatasync", "truncate", "database", "probe"."""
         self.fault_passes = 0
-        """How many such steps still go well."""
+        """Such steps that still succeed."""
         self.fault_count = 0
         self.power_fails_after: int | None = None
         """Steps until the power fails; None: it does not."""
         self.only_process_ends = False
-        """It is only the process that ends then."""
         self.is_dead = False
-        """The process that used it is gone; what is left of it changes nothing."""
+        """Its process is gone: nothing that is left of it can write."""
         self.pause: Callable[[], None] = lambda: None
-        """Lets other things happen; called before each flush, which is what takes time."""
+        """Called before each flush, to let other things happen."""
 
     @property
     def durable(self) -> bytes | bytearray:
-        """The stream file as it would be found after a power failure that kept no unflushed write."""
+        """The stream file after a power failure that lost every unflushed write."""
         return self.disk._durable
 
     def open_database(self, folder: str) -> MemoryDatabase:
-        """Open the bookmark DB; it is empty when its files were deleted."""
+        """Open the bookmark DB, empty if its files were deleted."""
         self.step("open")
         marker = Path(folder) / "CURRENT"
         if not marker.exists():
@@ -171,21 +161,21 @@ class Storage:
         return self.database
 
     def step(self, name: str) -> None:
-        """Count a step towards the power failure; refuse it when the disk is ill.
+        """Count a step; refuse it when the disk does.
 
         Raises:
             PowerLost: now.
-            plyvel.IOError: the disk is ill.
+            plyvel.IOError: the disk refuses.
         """
         error = self._failure(name)
         if error is not None:
             raise plyvel.IOError(str(error))
 
     def probe(self) -> None:
-        """Be the file that the store's probe writes.
+        """Replace the file that the store's probe writes.
 
         Raises:
-            OSError: the disk is ill.
+            OSError: the disk refuses.
         """
         error = self._failure("probe")
         if error is not None:
@@ -210,21 +200,20 @@ class Storage:
         return OSError(number, os.strerror(number))
 
     def end_process(self) -> None:
-        """The process is gone: from now on nothing that is left of it can write."""
         self.is_dead = True
 
     @contextlib.contextmanager
     def header_gone_back(self) -> Iterator[int | None]:
-        """Let the header count fewer blocks than the index covers for a while, as after a lost write.
+        """Let the header count fewer blocks than the index covers, as after a lost write.
 
-        Gives the number of entries that it counts, or None where the index knows of no more. The header alone
-        decides which, so that all else of a run stays as it is.
+        Gives the number of entries that it counts; None: the index covers no more. Only the header decides
+        which, so the rest of the run stays the same.
         """
         header = bytes(self.disk.cache[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE])
         covered = int.from_bytes(self.database.pairs.get(COVERED_KEY, b""), "big")
         ends = [end for end in self._block_ends() if end[1] < covered]
         rng = random.Random(header)
-        # What is not flushed yet would be with the opening, the header that is right perhaps among it.
+        # Opening would flush what is unflushed, perhaps the right header too.
         if not ends or self.faults or self.disk._unflushed or rng.random() < 0.5:
             yield None
             return
@@ -245,17 +234,20 @@ class Storage:
         if length > offset:
             yield offset, 0
         while offset < length:
-            _, size, entry_type, number = ENTRY_HEAD.unpack_from(content, offset)
+            packet_type, size, entry_type, number = ENTRY_HEAD.unpack_from(content, offset)
+            if packet_type == PACKET_PADDING:  # or entries that never reached the disk
+                offset = page_end(page_number_of(offset))
+                continue
             offset += size
             if entry_type == BLOCK_END_TYPE and offset < length:
                 yield offset, number + 1
 
     def crash(self, how: str, rng: random.Random) -> None:
-        """Make what is found after a crash the disk's contents.
+        """Leave on the disk what a crash leaves.
 
         Args:
-            how: see `MemoryDisk.image_after_crash`; or PROCESS_ENDS, and then what was written and not
-                flushed is still there to be read, and still not on the disk.
+            how: see `MemoryDisk.image_after_crash`; or PROCESS_ENDS, which keeps unflushed writes readable
+                and unflushed.
         """
         self.power_fails_after = None
         self.is_dead = False
@@ -268,7 +260,7 @@ class Storage:
         snapshot = self.folder / SNAPSHOT_NAME
         if how != "all" and snapshot.exists():
             text = snapshot.read_bytes()
-            # It is never flushed: whole, cut off, empty or not there.
+            # It is never flushed: whole, cut off, empty or gone.
             if rng.random() < 0.3:
                 snapshot.unlink()
             else:

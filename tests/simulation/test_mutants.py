@@ -1,4 +1,4 @@
-"""Each mutant of the simulation breaks the code as it is now: a list that fits no more finds nothing."""
+"""Each mutant of the simulation changes the present code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds of the simulation: a fixed set, and some fresh ones, whose numbers are in the names of the tests."""
+"""Seeds of the simulation: a fixed set and some fresh ones, with their numbers in the names of the tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.simulation.world import Violation
 GROUP = 20
 FIXED = range(0, 10_000 if os.environ.get("SLUICE_LONG") else 160, GROUP)
 DRAW = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex())
-"""Every process of one run of the tests has to draw the same numbers, since they are in the names."""
+"""Every process of a test run has to draw the same numbers, since they are in the names."""
 FRESH = sorted(DRAW.randrange(1 << 40) for _ in range(20))
 
 
 @pytest.fixture(scope="module")
 def data_dir() -> Iterator[Path]:
-    """A folder that the runs share, one after the other."""
+    """Make a folder that the runs share, one after the other."""
     with folder() as path:
         yield path
 
@@ -72,7 +72,7 @@ def test_a_seed_replays_exactly_in_another_process(data_dir: Path) -> None:
 
 
 def test_a_violation_says_how_to_replay_it(data_dir: Path) -> None:
-    """A run whose rule is broken by hand: what is printed has seed, options, rule and command."""
+    """The report of a rule broken by hand has seed, options, rule and command."""
     result = run(19, replace(draw(19), publishers=2), data_dir, Coverage(), trace_lines=5)
     lines = describe(replace(result, violation=Violation("Nothing is ever wrong", "this is")))
     assert lines[:5] == result.trace[:5]
@@ -82,12 +82,12 @@ def test_a_violation_says_how_to_replay_it(data_dir: Path) -> None:
 
 
 def test_the_same_bad_message_of_two_publishers_at_once_breaks_no_rule(data_dir: Path) -> None:
-    """The service parses it once, into one object, and both wait for the pace."""
+    """The service parses it once into one object, and both publishers wait for the pace."""
     check(18151629, data_dir)
 
 
 def test_no_pause_of_the_node_is_told_twice(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that overlap are one, and one that ends with the faults is told as well."""
+    """Overlapping pauses are one. A pause that ends with the faults is reported too."""
     told: list[tuple[int, int]] = []
     go_on = SimNode.go_on
 

@@ -20,7 +20,7 @@ from sluice.gateway.race.actions import (
 
 
 def text_of(action: Action) -> str:
-    """`#3 Skip 9`, `Drop 9 attempt 4 LEFT`, …"""
+    """Return `#3 Skip 9`, `Drop 9 attempt 4 LEFT`, …"""
     match action:
         case SendResponse(publisher_id, EndOfStream(status, last, about)):
             return f"#{publisher_id} End {status.name} {last} {about}"
@@ -41,6 +41,5 @@ def text_of(action: Action) -> str:
 
 
 def brief(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments of an event, items only counted."""
     texts = [f"{len(arg)} items" if isinstance(arg, list | tuple) else str(arg) for arg in args[:3]]
     return " ".join(texts + [name for name, value in kwargs.items() if value is True])

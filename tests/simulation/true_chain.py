@@ -1,4 +1,4 @@
-"""The true chain that publishers publish, the material of lies, and the expected stream file."""
+"""The true chain, the material of lies, and the expected stream file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ def true_blocks() -> tuple[Block, ...]:
 
 @cache
 def other_blocks() -> tuple[Block, ...]:
-    """Another chain signed with the right key: each block is good by itself, but not the next one."""
+    """Another chain signed with the right key: each block is right, but not as the next one."""
     return tuple(BlockMaker(8, KEY, _OPTIONS).blocks(BLOCKS_MAX))
 
 
 @cache
 def forged_blocks() -> tuple[Block, ...]:
-    """The same chain signed with a key that the node does not know."""
+    """The same chain signed with an unknown key."""
     return tuple(BlockMaker(7, key_of_seed(99), _OPTIONS).blocks(BLOCKS_MAX))
 
 
 @cache
 def root_hashes() -> tuple[bytes, ...]:
-    """The root of each block."""
     roots = []
     for block in true_blocks():
         hasher = BlockHasher()
@@ -54,18 +53,17 @@ class Image:
     """The expected data pages of a stream that begins with one block."""
 
     data: bytes
-    """From offset 4096 on; less than one page, so without padding."""
+    """From offset 4096 on, less than one page."""
     number_at: dict[int, int]
-    """Length of the file's used part -> the block that ends there; the empty stream has the one before."""
+    """Used length of the file -> the block that ends there; the empty stream has the one before the first."""
     end_of: dict[int, int]
-    """The way back."""
     entries_of: dict[int, int]
     """Block -> number of entries up to its end."""
 
 
 @cache
 def image_from(first_number: int) -> Image:
-    """Lay the chain out as docs/spec/block-layout.md says, without our code for it."""
+    """Serialize the chain as docs/spec/block-layout.md says, without the node's code."""
     data, entry_number = bytearray(), 0
     number_at = {_HEADER_PAGE_SIZE: first_number - 1}
     entries_of = {first_number - 1: 0}
@@ -86,7 +84,7 @@ def image_from(first_number: int) -> Image:
 
 @cache
 def with_broken_proof(number: int) -> Block:
-    """The block with one bit of its signature turned."""
+    """Flip one bit of the signature."""
     block = true_blocks()[number]
     item = block_pb2.BlockItem.FromString(block.items[-1])
     signed = item.block_proof.signed_block_proof
@@ -96,7 +94,7 @@ def with_broken_proof(number: int) -> Block:
 
 @cache
 def with_proof_of_no_key(number: int) -> Block:
-    """The block with a proof of a kind for which the node has no key: TSS, by its size."""
+    """Add a TSS proof, by its size: the node has no key for it."""
     block = true_blocks()[number]
     item = block_pb2.BlockItem.FromString(block.items[-1])
     item.block_proof.signed_block_proof.block_signature = bytes(2920)
@@ -105,20 +103,20 @@ def with_proof_of_no_key(number: int) -> Block:
 
 @cache
 def with_altered_item(number: int) -> Block:
-    """The block with another state change than it was signed with."""
+    """Replace a signed state change."""
     block, other = true_blocks()[number], true_blocks()[(number + 1) % BLOCKS_MAX]
     return Block(number, (*block.items[:2], other.items[2], *block.items[3:]))
 
 
 @cache
 def with_item_missing(number: int) -> Block:
-    """The block without one of its items."""
+    """Leave one item out."""
     block = true_blocks()[number]
     return Block(number, (*block.items[:2], *block.items[3:]))
 
 
 @cache
 def with_body_of_another(number: int) -> Block:
-    """The header of one block, everything else of the next."""
+    """Join the header of one block to the rest of the next."""
     block, other = true_blocks()[number], true_blocks()[(number + 1) % BLOCKS_MAX]
     return Block(number, (block.items[0], *other.items[1:]))

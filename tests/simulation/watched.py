@@ -31,8 +31,6 @@ _EVENTS = (
 
 
 class WatchedArbiter(Arbiter):
-    """See the module's docstring; arguments as for `Arbiter`."""
-
     def __init__(
         self,
         last_number: int | None,
@@ -61,48 +59,40 @@ class WatchedArbiter(Arbiter):
         return call
 
     def disk_recovered(self) -> None:
-        """See `Arbiter.disk_recovered`."""
         super().disk_recovered()
         self._coverage.count("arbiter event", "disk_recovered")
         self._oracle.disk_recovered()
 
     def reinstate(self) -> None:
-        """See `Arbiter.reinstate`."""
         super().reinstate()
         self._coverage.count("arbiter event", "reinstate")
         self._oracle.reinstated()
 
     def forget_catch_up_target(self) -> None:
-        """See `Arbiter.forget_catch_up_target`."""
         super().forget_catch_up_target()
         self._oracle.target = None
 
-    def hold_back(self, publisher_id: PublisherId) -> None:
-        """See `Arbiter.hold_back`."""
-        super().hold_back(publisher_id)
-        self._coverage.count("arbiter event", "hold_back")
-        self._oracle.held_back(publisher_id)
+    def pause_reading(self, publisher_id: PublisherId) -> None:
+        super().pause_reading(publisher_id)
+        self._coverage.count("arbiter event", "pause_reading")
+        self._oracle.reading_paused(publisher_id)
 
-    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """See `Arbiter.let_go`."""
-        super().let_go(publisher_id, now_ns)
+    def resume_reading(self, publisher_id: PublisherId, now_ns: int) -> None:
+        super().resume_reading(publisher_id, now_ns)
         if not self._oracle.dead:
-            self._oracle.let_go(publisher_id)
+            self._oracle.resume_reading(publisher_id)
 
     def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """See `Arbiter.delay`."""
         super().delay(publisher_id, now_ns)
         self._coverage.count("arbiter event", "delay")
         self._oracle.delayed(publisher_id)
 
     def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """See `Arbiter.go_on`."""
         super().go_on(publisher_id, now_ns)
         if not self._oracle.dead:
             self._oracle.goes_on(publisher_id)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
-        """See `Arbiter.stood_still`."""
         super().stood_still(for_ns, now_ns)
         self._coverage.count("arbiter event", "stood_still")
         self._oracle.stood_still(for_ns)

@@ -1,8 +1,8 @@
 """A fake clock, one queue of events, and an asyncio event loop that runs on them.
 
-Nothing here reads a clock or opens a socket, and nothing runs beside it: the thread of a job that pauses
-(`tests.simulation.world`) goes on when its turn comes. What happens next follows from the seed alone: events
-are taken in order of time, those of one time in the order in which they were asked for.
+Nothing here reads a clock or opens a socket, and nothing runs in parallel: a job's thread runs only in its
+slot. The seed alone decides what happens: events run in order of time, those of one time in the order of
+their scheduling.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Violation(Exception):
-    """A sentence of the rules was broken. Says which one, and by what."""
+    """A broken rule, and what broke it."""
 
     def __init__(self, rule: str, got: str) -> None:
         super().__init__(f"{rule}: {got}")
@@ -34,10 +34,10 @@ class Violation(Exception):
 
 
 class Job:
-    """A call in a thread of its own, which runs only while `go_on` waits for it: to its next `pause`.
+    """A call in a thread that runs only inside `go_on`, up to its next `pause`.
 
     Args:
-        future: what awaits it; only kept.
+        future: of whoever awaits it; only kept.
         call: called with `arguments`.
     """
 
@@ -45,9 +45,7 @@ class Job:
         self.future = future
         self.is_over = False
         self.result: Any = None
-        """What the call has returned."""
         self.error: BaseException | None = None
-        """What it has raised."""
         self._call, self._arguments = call, arguments
         self._is_dead = False
         self._goes, self._waits = threading.Semaphore(0), threading.Semaphore(0)
@@ -55,7 +53,7 @@ class Job:
         self._has_started = False
 
     def go_on(self) -> None:
-        """Let it run until it pauses or is over."""
+        """Run until it pauses or is over."""
         if not self._has_started:
             self._has_started = True
             self._thread.start()
@@ -75,11 +73,9 @@ class Job:
             raise PowerLost
 
     def runs_here(self) -> bool:
-        """Return whether the job itself asks."""
         return threading.current_thread() is self._thread
 
     def kill(self) -> None:
-        """Let it do nothing more."""
         self._is_dead = True
         if self._has_started and not self.is_over:
             self.go_on()
@@ -98,7 +94,7 @@ class World:
 
     Args:
         seed: decides everything.
-        trace_lines: how many of the last events are kept for the report; 0: nothing is traced.
+        trace_lines: last events to keep for the report; 0: no trace.
     """
 
     def __init__(self, seed: int, trace_lines: int = 400) -> None:
@@ -107,24 +103,22 @@ class World:
         self.step_count = 0
         self.is_tracing = trace_lines > 0
         self.violation: Violation | None = None
-        """The first one; code under test may swallow exceptions, so it is not only raised."""
+        """The first one. It is not only raised, since code under test may swallow exceptions."""
         self.trace: deque[tuple[int, str]] = deque(maxlen=trace_lines)
         self.late_ns = 0
-        """How far behind the node may be just now, because it was busy or stood still."""
+        """How far behind the node may be now, because it was busy or stood still."""
         self.folder = ""
-        """A name that is another one in every process, and is left out of the trace."""
+        """Left out of the trace, because it differs in every process."""
         self.digest = 0
-        """Of all that was traced: equal digests mean equal runs."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
 
     def at(self, delay_ns: int, call: Callable[..., None], *args: Any) -> None:
-        """Schedule `call(*args)` in `delay_ns`."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_ns + max(0, delay_ns), self._sequence, call, args))
 
     def next(self) -> bool:
-        """Let the next event happen; False when there is none."""
+        """Run the next event; return False when there is none."""
         if not self._heap:
             return False
         at_ns, _, call, args = heapq.heappop(self._heap)
@@ -137,15 +131,12 @@ class World:
         return bool(self._heap) and self._heap[0][0] <= self.now_ns + most_ns
 
     def between(self, least_ns: int, most_ns: int) -> int:
-        """Draw a length of time."""
         return self.random.randint(least_ns, max(least_ns, most_ns))
 
     def chance(self, probability: float) -> bool:
-        """Throw a coin."""
         return self.random.random() < probability
 
     def note(self, text: str) -> None:
-        """Write a line of the trace."""
         if not self.is_tracing:
             return
         text = text.replace(self.folder, "") if self.folder else text
@@ -153,24 +144,23 @@ class World:
         self.digest = zlib.crc32(text.encode(), zlib.crc32(self.now_ns.to_bytes(8, "big"), self.digest))
 
     def break_rule(self, rule: str, got: str) -> None:
-        """Note that a rule is broken; the run ends after this step."""
+        """Note a broken rule; the run ends after this step."""
         if self.violation is None:
             self.violation = Violation(rule, got)
             self.note(f"VIOLATION {rule}: {got}")
 
     def expect(self, is_right: bool, rule: str, got: str) -> None:
-        """Check a rule."""
         if not is_right:
             self.break_rule(rule, got)
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The event loop of one node: its callbacks run one at a time, when the simulation says so.
+    """The event loop of one node, which runs one callback at each `step`.
 
     Args:
         world: time and chance.
-        job_ns: least and most time that a thread takes to come to a job, and again to report it.
-        pause_ns: least and most time that a job of the thread whose jobs pause does so.
+        job_ns: least and most time that a thread takes to begin a job, and again to report it.
+        pause_ns: least and most pause of a job of the commit thread.
         on_power_lost: called when a job dies because the machine stopped.
     """
 
@@ -189,38 +179,31 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.tasks: list[asyncio.Task[Any]] = []
         self.dead = False
         self.job_count = 0
-        """Jobs that threads have done."""
         self._jobs: deque[Job] = deque()
-        """Of the thread whose jobs pause; the first one is being done."""
-        # Dice of their own, so that what seeds drew before there were pauses is the same.
+        """Of the commit thread; the first one runs."""
+        # Its own dice keep the other draws of the seed.
         self._dice = random.Random(f"jobs {world.random.getstate()[1][:3]}")
 
     # --- what asyncio asks ---------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """The fake clock in seconds."""
         return self._world.now_ns / 1e9
 
     def get_debug(self) -> bool:
-        """Never."""
         return False
 
     def is_running(self) -> bool:
-        """Always."""
         return True
 
     def is_closed(self) -> bool:
-        """Never."""
         return False
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Make a future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[Any]:
-        """Start a task."""
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self.tasks.append(task)
         if len(self.tasks) > 200:
@@ -230,7 +213,6 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback after those that are ready."""
         handle = asyncio.Handle(callback, args, self, context)
         self.ready.append(handle)
         return handle
@@ -242,7 +224,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback in `delay` seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -252,7 +233,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback at a time of the fake clock; a microsecond late, as real timers are."""
+        """Run a callback a microsecond late, as real timers are."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._world.at(int(when * 1e9) - self._world.now_ns + 1_000, self._fire, timer)
         return timer
@@ -262,15 +243,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.ready.append(timer)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: a cancelled timer is passed over."""
+        """Cancelled timers are skipped."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a job, which only reads or computes, at one moment of chance, and report it at a later one.
+        """Run a job, which only reads or computes, at one random moment, and report it at a later one.
 
-        Jobs run in any order, as those of a pool of several threads do; those of the thread that commits
-        pause.
+        Jobs run in any order, as in a pool of several threads. Those of the commit thread pause.
         """
         if getattr(executor, "_thread_name_prefix", "") == "commit":
             return self.run_job(func, *args)
@@ -290,20 +270,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         result: Any = None
         try:
             result = func(*args)
-        except Exception as caught:  # what a thread raises is the awaiting task's
+        except Exception as caught:
             error = caught
         self._world.at(end_ns - self._world.now_ns, self._report, future, result, error)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback, of which a job tells, after those that are ready."""
         return self.call_soon(callback, *args, context=context)
 
     # --- jobs that pause -----------------------------------------------------------------------------------
 
     def run_job(self, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Run a job in the thread whose jobs pause: one at a time, in order, each reported after a while."""
+        """Run a job in the commit thread: one at a time, in order, each reported after a while."""
         job = Job(self.create_future(), func, args)
         self._jobs.append(job)
         if len(self._jobs) == 1:
@@ -312,7 +291,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     def pause_job(self) -> None:
-        """In a job of that thread: let other things happen first."""
+        """In a job of the commit thread: let other things happen first."""
         if self._jobs and self._jobs[0].runs_here():
             self._jobs[0].pause()
 
@@ -346,7 +325,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             future.set_result(result)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Take note of an error that nobody awaits: a bug."""
         if not self.dead:
             error = context.get("exception")
             self._world.break_rule(
@@ -364,7 +342,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def step(self) -> None:
-        """Run one callback."""
         handle = self.ready.popleft()
         if not handle.cancelled():
             asyncio._set_running_loop(self)
@@ -374,7 +351,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 asyncio._set_running_loop(None)
 
     def kill(self) -> None:
-        """End it as a process ends: no callback runs any more, and no job goes on."""
+        """End it as a process ends: no callback or job runs any more."""
         self.dead = True
         for job in self._jobs:
             job.kill()
@@ -384,7 +361,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coro = task.get_coro()
                 assert coro is not None
-                # Its `finally` clauses run now, and find everything dead, instead of at some later moment.
+                # Its `finally` clauses run now and find everything dead.
                 self.run(coro.close)
         self.ready.clear()
         self.tasks.clear()

@@ -47,7 +47,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 def state_of(node: Node, address: str) -> str:
     """What the node knows of a standby, in words."""
-    gate = node.conductor.acknowledging.gate
+    gate = node.conductor.acknowledging.quorum
     assert gate is not None
     return dict(gate.states())[address]
 

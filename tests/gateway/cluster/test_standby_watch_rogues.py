@@ -182,7 +182,7 @@ async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_n
         monkeypatch.setattr(standby_watch.StandbyWatch, "_own_root", count)
         await until(lambda: state_of(node, address) == "has block 10")
         await until(lambda: looked and looked[-1] == 10)
-        gate = node.conductor.acknowledging.gate
+        gate = node.conductor.acknowledging.quorum
         assert gate is not None
         await until(lambda: gate.unknown() is None)
     assert len(looked) < 11

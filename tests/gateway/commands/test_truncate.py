@@ -178,7 +178,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         ("--to-block 1 --to-entry 1", 2, "expected one of --to-block, --to-entry and --to-bookmark"),
         ("--to-block 1 --json", 2, "--json asks nothing: expected --yes with it"),
         ("--to-block -1", 2, "Invalid value for '--to-block'"),
-        ("--to-block 1 --yes --cut-to {}", 1, "{}: got a file or folder of that name, expected none"),
+        ("--to-block 1 --yes --cut-to {}", 1, "{}: got a file or folder of that name, expected a new file"),
     ],
 )
 def test_what_is_refused_of_a_node(

@@ -28,7 +28,7 @@ from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
-from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Response, Skip
 from sluice.gateway.services import publish_service
 from sluice.gateway.status.reporter import NodeReporter
@@ -257,10 +257,10 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
         probe(store)
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def main() -> None:
-        limits = NodeLimits(health_check_seconds=0.01)
+        pipeline = PipelineLimits(disk_probe_seconds=0.01)
+        limits = NodeLimits(pipeline=pipeline, health_check_seconds=0.01)
         async with (
             node_on(disk, tmp_path / "failing", limits, **AT_ITS_END) as node,
             wire_to(node) as wire,

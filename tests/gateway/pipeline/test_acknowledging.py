@@ -1,11 +1,12 @@
-"""Blocks that wait for standbys: what publishers hear and when, on a real ledger; no gRPC."""
+"""Blocks that wait for standbys: what publishers hear and when, on a real block store; no gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.item_set import inspect
-from sluice.gateway.pipeline import acknowledging as acknowledging_module
-from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.acknowledging import RACE_HISTORY_BLOCKS, RaceHistory, Won
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.store.block_store import BlockStore
@@ -26,7 +27,7 @@ BLOCKS = make_blocks(12)
 
 
 class Scene(Stage):
-    """A stage with one standby, whose reports are the test's to make."""
+    """A stage with one standby."""
 
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
         self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
@@ -37,14 +38,13 @@ class Scene(Stage):
         self.acknowledging = self.conductor.acknowledging
 
     def report(self, number: int) -> None:
-        """The standby has block `number` on disk."""
         root_hash = self.store.root_hash_at(number)
         assert root_hash is not None
         self.standbys.heard("b:1", DurableHeight("that-process", number, root_hash))
         self.acknowledging.release()
 
     def lose(self) -> None:
-        """The standby is not connected any more."""
+        """The standby disconnects."""
         self.standbys.lost("b:1", "gone")
         self.acknowledging.release()
 
@@ -56,39 +56,20 @@ class Scene(Stage):
         return alice
 
     async def stored(self, number: int) -> None:
-        """Wait until a block is on disk here."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while self.store.last_number is None or self.store.last_number < number:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
     def metric(self, name: str) -> float:
-        """The value of a metric."""
         value = self.metrics.registry.get_sample_value(name)
         assert value is not None
         return value
 
 
-def play_scene(
-    tmp_path: Path,
-    play: Callable[[Any], Awaitable[None]],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    rules: RaceRules | None = None,
-    **options: Any,
-) -> None:
-    """Play a scene with a standby."""
-    monkeypatch.setattr("tests.gateway.conducting.Stage", Scene)
-    on_stage(tmp_path, play, rules=rules, **options)
-
-
 @pytest.fixture
-def on_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`play_scene` in the test's folder."""
-
-    def run(play: Callable[[Scene], Awaitable[None]], **options: Any) -> None:
-        play_scene(tmp_path, play, monkeypatch, **options)
-
-    return run
+def on_scene(tmp_path: Path) -> Callable[..., bytes]:
+    """Return `on_stage` with a standby."""
+    return partial(on_stage, tmp_path, stage_type=Scene)
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
@@ -99,7 +80,7 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
 ) -> None:
     async def play(scene: Scene) -> None:
         bob = scene.publisher("bob")
-        # None waits for the one before it to be confirmed.
+        # None waits for the confirmation of the one before it.
         alice = await scene.publisher_that_stored(*BLOCKS[:4])
         assert scene.acknowledging.awaiting == (0, 3)
         assert scene.metric("sluice_blocks_awaiting_standbys") == 4
@@ -125,7 +106,7 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
 
 
 def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., None]) -> None:
-    """It is on the status page, and in the metric that an alarm looks at."""
+    """For the status page and an alarm's metric."""
     now_ns = 1_000_000_000
 
     async def play(scene: Scene) -> None:
@@ -149,7 +130,7 @@ def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., Non
         assert scene.metrics.registry.get_sample_value("sluice_blocks_won_total", {"publisher": "alice"}) == 2
         assert scene.acknowledging.acknowledged_at is not None
 
-    on_scene(play, clock_ns=lambda: now_ns)
+    on_scene(play, now_ns=lambda: now_ns)
 
 
 def test_a_standby_that_goes_away_and_comes_back_with_less_holds_what_it_does_not_have(
@@ -212,7 +193,7 @@ def test_no_time_limit_runs_for_a_block_that_waits(on_scene: Callable[..., None]
         scene.report(0)
         await alice.expect("ack 0")
 
-    on_scene(play, rules=RaceRules(block_timeout_ns=1), clock_ns=lambda: times[0])
+    on_scene(play, rules=RaceRules(block_timeout_ns=1), now_ns=lambda: times[0])
 
 
 def test_what_waits_pushes_publishers_back_until_it_is_confirmed(on_scene: Callable[..., None]) -> None:
@@ -230,10 +211,7 @@ def test_what_waits_pushes_publishers_back_until_it_is_confirmed(on_scene: Calla
     on_scene(play, rules=RaceRules(inflight_bytes_max=1))
 
 
-def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
-    on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acknowledging_module, "RELEASED_BLOCKS_MAX", 5)
+def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(on_scene: Callable[..., None]) -> None:
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS)
@@ -241,16 +219,13 @@ def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
         assert scene.acknowledging.awaiting == (5, 11)
         await alice.expect(*(f"ack {number}" for number in range(12)))
 
-    on_scene(play)
+    on_scene(play, limits=PipelineLimits(released_blocks_max=5))
 
 
 # --- a disk that refuses, while blocks wait -----------------------------------------------------------------
 
 
-def test_a_commit_that_fails_leaves_alone_what_waits(
-    on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+def test_a_commit_that_fails_leaves_alone_what_waits(on_scene: Callable[..., None]) -> None:
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS[:2])
@@ -276,7 +251,6 @@ def test_a_commit_that_fails_leaves_alone_what_waits(
 def test_confirmed_while_the_disk_refuses(
     on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])
@@ -345,7 +319,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         assert scene.acknowledging.awaiting is None
         assert scene.acknowledging.refusal() == "the node is a standby"
         scene.report(1)
-        assert scene.acknowledging.refusal() is None  # it may say that block 1 is safe
+        assert scene.acknowledging.refusal() is None  # EndOfStream may name block 1
         scene.lose()
         scene.conductor.disconnect(outbox, "it is active")
         scene.conductor.reinstate()
@@ -363,7 +337,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         assert len(logged(caplog, "publishers are refused")) == 1  # not with each report
         scene.report(1)
         assert scene.acknowledging.refusal() is None
-        assert logged(caplog, "publishers are heard") == [{"last_block": 1}]
+        assert logged(caplog, "publishers are accepted") == [{"last_block": 1}]
         told = [record.levelno for record in caplog.records if record.getMessage() == "standby"]
         assert told == [logging.INFO, logging.WARNING, logging.WARNING]
         assert [entry["what"] for entry in logged(caplog, "standby")] == [
@@ -372,7 +346,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
             "has block 0, and had block 1: was its disk replaced?",
         ]
         scene.lose()
-        assert scene.acknowledging.refusal() is None  # it was on both disks: new blocks wait
+        assert scene.acknowledging.refusal() is None  # it was on both disks: only new blocks wait
 
     on_scene(play)
 
@@ -397,7 +371,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers
         assert logged(caplog, "blocks in flight were not finished") == [
             {"grace_seconds": 0.01, "awaiting_standbys": 1}
         ]
-        scene.report(1)  # so late, it is of no use to anybody
+        scene.report(1)  # too late
 
     async def again(scene: Scene) -> None:
         assert scene.conductor.arbiter.last_number == 1
@@ -414,7 +388,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers
 def test_a_node_that_stops_before_its_last_block_is_confirmed_hears_nobody(
     on_scene: Callable[..., None],
 ) -> None:
-    """It is no standby, though it has nothing to do; the end of a stream would say that the block is safe."""
+    """It is idle but no standby, and an EndOfStream would say that the block is safe."""
 
     async def store(scene: Scene) -> None:
         await scene.publisher_that_stored(BLOCKS[0])
@@ -439,7 +413,28 @@ def test_without_standbys_to_wait_for_nothing_is_kept(tmp_path: Path) -> None:
         alice.block(*BLOCKS)
         await alice.expect(*(f"ack {number}" for number in range(12)))
         acknowledging = stage.conductor.acknowledging
-        assert (acknowledging.gate, acknowledging.awaiting, acknowledging.refusal()) == (None, None, None)
+        assert (acknowledging.quorum, acknowledging.awaiting, acknowledging.refusal()) == (None, None, None)
         assert stage.metrics.registry.get_sample_value("sluice_standby_wait_seconds_count") == 0
 
     on_stage(tmp_path, play)
+
+
+# --- the winners of the last blocks -------------------------------------------------------------------------
+
+
+def test_winners_are_counted_most_first_and_then_by_name() -> None:
+    history = RaceHistory()
+    assert (history.blocks, history.counts(), history.median_seconds()) == ((), [], None)
+    for number, name in enumerate(("bob", "alice", "carol", "carol")):
+        history.won(number, name, 0.01 * number)
+    assert history.counts() == [("carol", 2), ("alice", 1), ("bob", 1)]
+    assert history.blocks[-1] == Won(3, "carol", 0.03)
+    assert history.median_seconds() == 0.02
+
+
+def test_the_oldest_winners_are_forgotten() -> None:
+    history = RaceHistory()
+    for number in range(RACE_HISTORY_BLOCKS + 5):
+        history.won(number, "alice", 0.0)
+    assert history.blocks[0].number == 5
+    assert history.counts() == [("alice", RACE_HISTORY_BLOCKS)]

@@ -1,4 +1,4 @@
-"""Tests of the conductor: the order of flushes and answers, room, time, stopping. Real disk, no gRPC."""
+"""The conductor: the order of flushes and answers, room, time, stopping. Real disk, no gRPC."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from sluice.gateway.limits import (
     ITEM_OVERHEAD_BYTES,
 )
-from sluice.gateway.pipeline import conductor
 from sluice.gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Action, Response
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.store.block_store import BlockStore
@@ -52,7 +52,7 @@ def test_no_acknowledgement_precedes_the_flush(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_bad_block_that_the_next_header_completes_is_asked_of_others(tmp_path: Path) -> None:
-    """The verdict on block 0 comes in the middle of the actions that begin block 1 of the same publisher."""
+    """The verdict on block 0 comes among the actions that begin block 1 of the same publisher."""
     bad = [*BLOCKS[0].items[:-1], _flip_last_bit(BLOCKS[0].items[-1])]
 
     async def play(stage: Stage) -> None:
@@ -84,7 +84,7 @@ def test_beyond_the_limit_only_the_next_block_is_read(tmp_path: Path) -> None:
         await room(bob.outbox)
         bob.items(*BLOCKS[1].items[:3])
         waiting = asyncio.ensure_future(room(bob.outbox))
-        await room(alice.outbox)  # block 0 frees memory, and only it does
+        await room(alice.outbox)  # only block 0 frees memory
         await asyncio.sleep(0)
         assert not waiting.done()
         alice.items(*BLOCKS[0].items[3:])
@@ -156,7 +156,7 @@ def test_a_block_that_is_not_completed_in_time_goes_to_another(
 
 
 def test_after_a_pause_publishers_are_heard_before_their_time_is_looked_at(tmp_path: Path) -> None:
-    """Timers come before messages: what Alice had sent in time was not read when her time was found over."""
+    """Timers come before messages, so Alice's messages were unread when her time seemed over."""
 
     async def play(stage: Stage) -> None:
         alice = stage.publisher("alice")
@@ -193,8 +193,7 @@ def test_a_pause_is_no_time_of_the_publishers(tmp_path: Path) -> None:
 def test_a_timer_that_comes_late_waits_once_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that is always late, time limits hold all the same."""
-    monkeypatch.setattr(conductor, "TIMER_LATE_SECONDS_MAX", -1.0)  # every timer is
+    """Time limits hold on a machine that is always late."""
 
     async def play(stage: Stage) -> None:
         alice, _ = stage.publisher("alice"), stage.publisher("bob")
@@ -215,11 +214,16 @@ def test_a_timer_that_comes_late_waits_once_and_no_longer(
         await alice.expect_end("end TIMEOUT last None about 0")
         assert came[:3] == ["timer", "timer", "tick"]
 
-    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=20_000_000))
+    on_stage(
+        tmp_path,
+        play,
+        rules=RaceRules(block_timeout_ns=20_000_000),
+        limits=PipelineLimits(timer_late_seconds_max=-1.0),  # every timer is
+    )
 
 
 def test_behind_a_message_that_was_kept_time_runs_again(tmp_path: Path) -> None:
-    """Also where the timer has come meanwhile, and found nothing to do."""
+    """Even if the timer came meanwhile and found nothing to do."""
 
     async def play(stage: Stage) -> None:
         alice, _ = stage.publisher("alice"), stage.publisher("bob")
@@ -363,7 +367,7 @@ def test_metrics_follow_the_race(tmp_path: Path) -> None:
         alice.items(*BLOCKS[0].items[:3])
         bob.items(BLOCKS[0].items[0])
         values = stage.metrics.registry.get_sample_value
-        stage.conductor.connect("peer", is_peer=True)  # the node's own subscription is no publisher
+        stage.conductor.connect("peer", is_peer=True)  # this node's subscription is no publisher
         assert values("sluice_publishers") == 2
         alice.items(*BLOCKS[0].items[3:])
         held = (BLOCKS[0].items, BLOCKS[0].items[:3])

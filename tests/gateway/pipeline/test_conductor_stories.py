@@ -1,4 +1,4 @@
-"""Stories of the conductor, each of who did what: what the simulation found, and blocks of another chain."""
+"""Stories of the conductor: what the simulation found, and blocks of another chain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sluice.datastream.file.appending import Appender
 from sluice.datastream.file.bookmarks import BookmarkIndex
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.merkle import EMPTY_HASH, tree_root
-from sluice.gateway.pipeline import group_commit as group_commit_module
 from sluice.gateway.pipeline.conductor import Outbox
 from sluice.gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
 from sluice.gateway.race.tables import EndStatus
@@ -26,8 +25,7 @@ from tests.nodes import ANSWER_SECONDS, KEY, make_blocks
 def test_a_proof_that_is_refused_as_it_comes_has_its_consequences(tmp_path: Path) -> None:
     """Mallory ends block 0 with the proof of block 1, in a message of its own; Alice waits.
 
-    The refusal came while the message was added to the block, and what the arbiter wanted done about it was
-    lost: Mallory heard nothing, and Alice was never asked for the block.
+    The refusal comes while the message is added to the block, and must reach both.
     """
     first, second = make_blocks(2)
 
@@ -46,9 +44,9 @@ def test_a_proof_that_is_refused_as_it_comes_has_its_consequences(tmp_path: Path
 
 
 async def test_after_an_answer_without_room_come_no_further_ones() -> None:
-    """A publisher does not read; one answer is too many, then it reads two, then the node has another one.
+    """A publisher does not read: one answer is too many. After it has read two, the node has another one.
 
-    That one was sent, although the one before it never was: an acknowledgement was missing in their order.
+    That one must not be sent, or an acknowledgement would be missing before it.
     """
 
     outbox = Outbox(PublisherId(1), "slow", 2)
@@ -95,9 +93,9 @@ def test_a_block_that_links_to_another_chain_is_refused_whoever_signed_it(
 
 
 def test_commits_need_no_further_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system has no more threads once the node has started.
+    """The system has no more threads after the node's start.
 
-    A block whose commit could not begin for that was sent again, as it had to be, and was committed twice.
+    A commit that seems not to have begun would be made twice.
     """
 
     def refuse(thread: threading.Thread) -> None:
@@ -116,11 +114,10 @@ def test_commits_need_no_further_thread(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_a_stream_that_takes_no_further_commit_stops_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine is out of memory behind a commit's header, and when that is to be taken back.
+    """Memory runs out after a commit's header, and again in its roll-back.
 
-    Opening the stream again finds the block: on disk, and never acknowledged, which is allowed.
+    The reopened stream has the block: on disk and never acknowledged, which is allowed.
     """
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     (first,) = make_blocks(1)
 
     def run_out(*_: object) -> None:

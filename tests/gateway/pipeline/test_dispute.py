@@ -1,4 +1,4 @@
-"""Tests of `gateway.pipeline.dispute`: what one liar can do, and what two sources that agree prove."""
+"""The dispute: what one liar can do, and what two sources that agree prove."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALICE, BOB, PEER = (
 
 
 def disputed(*claims: tuple[Source, bytes], is_signed: bool | None = False) -> Dispute:
-    """A dispute over block 2, in which all claims came at once."""
+    """Make a dispute over block 2, with all claims at once."""
     dispute = Dispute()
     for source, root in claims:
         dispute.claim(2, OURS, source, root, 0)
@@ -71,7 +71,7 @@ def test_one_source_is_a_doubt_however_long_and_often_it_says_so() -> None:
             source_of("CN=a", "192.0.2.2", has_certificate=True),
             True,
         ),
-        # Who calls itself like a peer, or like a certificate, is still counted by its address.
+        # A publisher that takes the name of a peer or of a certificate counts by its address.
         (source_of(PEER.name, "192.0.2.1"), source_of("b", "192.0.2.1"), True),
         (source_of(PEER.name, "192.0.2.1"), PEER, False),
     ],
@@ -83,7 +83,7 @@ def test_one_liar_under_many_names_is_one_source(first: Source, second: Source, 
 
 
 def test_a_block_that_links_to_ours_ends_it() -> None:
-    """So two liars that agree do nothing to a node that an honest publisher brings blocks to."""
+    """So two liars that agree do no harm while an honest publisher brings blocks."""
     dispute = disputed((ALICE, LIE), (BOB, LIE))
     assert dispute.state(3, SETTLE_NS) is None
     dispute.claim(3, THEIRS, ALICE, LIE, SETTLE_NS)
@@ -111,7 +111,7 @@ def test_who_says_something_else_does_not_agree() -> None:
     assert not found.is_dead_end
     assert found.named_root == THEIRS  # the first
     dispute = disputed((BOB, LIE), (ALICE, THEIRS), (PEER, THEIRS))
-    dispute.claim(2, OURS, ALICE, LIE, SETTLE_NS)  # one claim each: alice agrees with bob now, and not before
+    dispute.claim(2, OURS, ALICE, LIE, SETTLE_NS)  # one claim each: alice agrees with bob only now
     found = dispute.state(2, SETTLE_NS)
     assert found is not None
     assert not found.is_dead_end

@@ -1,4 +1,4 @@
-"""Tests of the group commit: which blocks share a pair of flushes, and what a disk that refuses leads to."""
+"""The group commit: which blocks share a pair of flushes, and what follows when the disk refuses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT
-from sluice.gateway.pipeline import group_commit as group_commit_module
 from sluice.gateway.pipeline.dispute import Source
+from sluice.gateway.pipeline.group_commit import _needs_loop
 from sluice.gateway.pipeline.in_flight import Attempt
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import AttemptId
-from sluice.gateway.store import block_store as ledger_module
-from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.gateway.block_makers import summary_of
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import ANSWER_SECONDS, make_blocks
 
 BLOCKS = make_blocks(12)
 ENTRY_COUNTS = [0, *accumulate(len(block.items) + BOOKMARK_COUNT + 1 for block in BLOCKS)]
-"""Of so many blocks in the stream: bookmarks, items, and the end of each."""
+"""Of so many blocks: bookmarks, items, and the end of each."""
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ ENTRY_COUNTS = [0, *accumulate(len(block.items) + BOOKMARK_COUNT + 1 for block i
 def test_blocks_that_wait_for_a_commit_share_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Block 0, then five and five more in a group of at most five, then the last one: two flushes each."""
+    """Block 0, then five and five more in groups of at most five, then the last one: two flushes each."""
 
     async def play(stage: Stage) -> None:
         with gate(monkeypatch, BlockStore, "append") as held:
@@ -48,7 +48,7 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
         assert stage.events.count("fdatasync") == 2 * 4
         assert {name.split("_")[0] for name in held.threads} == {"commit"}
 
-    grouped = on_stage(tmp_path / "grouped", play, group_blocks_max=5)
+    grouped = on_stage(tmp_path / "grouped", play, limits=PipelineLimits(group_blocks_max=5))
 
     async def one_by_one(stage: Stage) -> None:
         alice = stage.publisher("alice")
@@ -83,7 +83,7 @@ def test_blocks_that_waited_for_the_same_one_share_its_commit(tmp_path: Path) ->
 def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is acknowledged then, while the next one is still to be finished."""
+    """It is acknowledged then, while the next one is unfinished."""
 
     async def play(stage: Stage) -> None:
         alice = stage.publisher("alice")
@@ -102,9 +102,7 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
             await alice.expect("ack 1")
             assert stage.store.last_number == 1
             assert stage.events == ["pwrite", "fdatasync", "pwrite", "pwrite", "fdatasync"]
-            alice.block(
-                BLOCKS[4]
-            )  # is begun when those before it are finished: the thread has looked already
+            alice.block(BLOCKS[4])  # begins when those before it are finished: the thread has looked already
             finished.open()
             await alice.expect("ack 2", "ack 3", "ack 4")
         assert stage.events[5:] == ["pwrite", "fdatasync"] + ["pwrite", "fdatasync"] * 2
@@ -121,8 +119,7 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
 def test_a_group_that_is_large_has_flushes_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before it does not wait for it to be laid out and written."""
-    monkeypatch.setattr(group_commit_module, "SHARED_FLUSH_BYTES_MAX", BLOCKS[2].size_bytes - 1)
+    """The group before it does not wait for it."""
 
     async def play(stage: Stage) -> None:
         alice = stage.publisher("alice")
@@ -138,11 +135,11 @@ def test_a_group_that_is_large_has_flushes_of_its_own(
         assert stage.events == ["pwrite", "fdatasync"] * 4
         assert stage.metrics.registry.get_sample_value("sluice_flushes_total") == 2 * 3
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, limits=PipelineLimits(shared_flush_bytes_max=BLOCKS[2].size_bytes - 1))
 
 
 def test_what_a_stored_block_leads_to_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug: the node has to stop, and is told so while the thread goes on."""
+    """A bug stops the node while the thread goes on."""
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -163,8 +160,6 @@ def test_what_a_stored_block_leads_to_fails(tmp_path: Path, monkeypatch: pytest.
 def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 2)
-
     async def play(stage: Stage) -> None:
         with gate(monkeypatch, BlockStore, "write_snapshot") as held:
             alice = stage.publisher("alice")
@@ -179,7 +174,7 @@ def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answ
         assert {name.split("_")[0] for name in held.threads} == {"commit"}
         assert '"last_number": 1' in (stage.store.data_dir / "chain.json").read_text("utf-8")
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, snapshot_blocks=2)
 
 
 def test_a_group_that_is_large_enough_takes_no_further_block(
@@ -187,7 +182,6 @@ def test_a_group_that_is_large_enough_takes_no_further_block(
 ) -> None:
     """Block 0, then one before the gate, then two, the second of which reaches the limit, then the last."""
     limit = BLOCKS[2].size_bytes + 17 * len(BLOCKS[2].items) + 1
-    monkeypatch.setattr(group_commit_module, "COMMIT_GROUP_BYTES_MAX", limit)
 
     async def play(stage: Stage) -> None:
         alice = stage.publisher("alice")
@@ -201,7 +195,7 @@ def test_a_group_that_is_large_enough_takes_no_further_block(
             await alice.expect(*(f"ack {number}" for number in range(1, 5)))
         assert held.threads == ["commit"] * 3
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, limits=PipelineLimits(group_bytes_max=limit))
 
 
 # --- a disk that refuses ------------------------------------------------------------------------------------
@@ -235,8 +229,7 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
     step: str,
     number: int,
 ) -> None:
-    """Blocks 2 and 3 wait behind block 1; `number` is the first one that it refuses."""
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+    """Blocks 2 and 3 wait behind block 1; `number` is the first one that the disk refuses."""
     caplog.set_level(logging.INFO)
     probe = BlockStore.probe
     probe_outcomes: list[OSError | None] = [OSError(errno.ENOSPC, "No space left on device"), None]
@@ -297,8 +290,7 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
 def test_a_disk_that_refuses_again_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And while it refuses, why is said as a warning where that changes, not with each try."""
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+    """Each new reason is logged as a warning, not each try."""
     caplog.set_level(logging.DEBUG)
     probe = BlockStore.probe
     whys = ["full", "full", "broken"]
@@ -327,7 +319,7 @@ def test_a_disk_that_refuses_again_is_tried_again(
             await alice.expect(f"ack {number}")
 
     on_stage(tmp_path, play)
-    said_of_tries = {str(one).partition("; tried again: ")[2] for one in shown}  # status and /readyz say it
+    said_of_tries = {str(one).partition("; tried again: ")[2] for one in shown}  # for status and /readyz
     assert {"[Errno 5] full", "[Errno 5] broken"} < said_of_tries
     assert all("commit failed at step 2 flush" in str(one) for one in shown)
     said = [
@@ -346,8 +338,7 @@ def test_a_disk_that_refuses_again_is_tried_again(
 def test_blocks_that_wait_behind_a_commit_that_fails_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were linked to a block that is not there."""
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+    """They link to a block that is not there."""
 
     async def play(stage: Stage) -> None:
         with gate(monkeypatch, BlockStore, "append") as held:
@@ -403,15 +394,14 @@ def test_any_error_of_a_commit_is_one_of_persistence(
         alice.block(*BLOCKS[:3])
         await alice.expect("ack 0", "ack 1", "ack 2")
 
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     assert on_stage(tmp_path / "failing", play) == on_stage(tmp_path / "good", without_failure)
     (record,) = [record for record in caplog.records if record.message == "commit failed"]
-    assert record.exc_info is not None  # unlike a disk that refuses, this shows where
+    assert record.exc_info is not None  # unlike a disk that refuses, a bug shows where
     assert "a bug" in str(record.exc_info[1])
 
 
 def test_a_block_that_settles_a_root_is_the_first_of_its_group(tmp_path: Path) -> None:
-    """The end of the block before it is written again when that one is on disk, and nothing else is begun."""
+    """The end of the block before it is rewritten when that is on disk and nothing else is begun."""
 
     async def play(stage: Stage) -> None:
         group_commit = stage.conductor._group_commit
@@ -422,10 +412,11 @@ def test_a_block_that_settles_a_root_is_the_first_of_its_group(tmp_path: Path) -
                 AttemptId(block.number), block.number, Source("alice", ""), BlockHasher(), 0, settles=settles
             )
             attempt.items, attempt.summary = list(block.items), summary
+            attempt.block = VerifiedBlock(block.number, attempt.items, summary.root_hash)
             group_commit.queue.append(attempt)
         groups = []
         while group_commit.queue:
-            assert group_commit_module._is_apart(group_commit.queue[0]) == (group_commit.queue[0].number != 2)
+            assert _needs_loop(group_commit.queue[0]) == (group_commit.queue[0].number != 2)
             groups.append([block.number for block in group_commit._next_group().blocks])
         assert groups == [[0], [1], [2], [3]]
 

@@ -1,4 +1,4 @@
-"""Tests of the blocks in flight: what is hashed where, and which verdict is told. Through the conductor."""
+"""The blocks in flight, through the conductor: what is hashed where, and which verdict counts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.verification import Verdict
 from sluice.gateway.pipeline import dispute
 from sluice.gateway.pipeline.in_flight import Lack
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.workers.hashing import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from sluice.gateway.workers.proof_checks import ProofChecks
@@ -56,14 +57,14 @@ def test_a_large_set_is_hashed_in_a_thread_and_others_go_on(
             for item in large.items[cut + 1 :]:  # small ones too: they wait behind the large one
                 alice.items(item)
             alice.end(0)
-            bob.items(*BLOCKS[1].items[:-1])  # hashed here and now, while the thread stands still
+            bob.items(*BLOCKS[1].items[:-1])  # hashed at once, while the thread stands still
             bob.items(BLOCKS[0].items[0])
             await bob.expect("skip 0")
             held.open()
             await alice.expect("ack 0")
             await bob.expect("ack 0")
         assert {name.split("_")[0] for name in held.threads} == {"hash"}
-        assert len(held.threads) == 2  # the large one, then all that waited behind it together
+        assert len(held.threads) == 2  # the large one, then all the others together
         stored = stage.store.read_block(0)
         assert stored is not None
         assert stored.items == large.items
@@ -132,7 +133,7 @@ def test_a_refusal_of_a_block_that_was_dropped_meanwhile_is_nobodys(
 def test_a_block_that_was_dropped_meanwhile_is_not_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would be refused, since it has no footer; but it has failed with the disk, and fails once."""
+    """It has no footer and would be refused, but it has failed with the disk, and fails once."""
 
     async def play(stage: Stage) -> None:
         with gate(monkeypatch, BlockHasher, "add") as held:
@@ -155,7 +156,7 @@ def test_a_block_that_was_dropped_meanwhile_is_not_verified(
 def test_a_publisher_that_begins_its_block_again_and_again_fills_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits to be hashed of a block that was dropped goes at once, and not with a full collection."""
+    """The unhashed items of a dropped block are freed at once, not by a full collection."""
     begun: list[weakref.ref[BlockHasher]] = []
 
     class WatchedHasher(BlockHasher):
@@ -178,7 +179,7 @@ def test_a_publisher_that_begins_its_block_again_and_again_fills_no_memory(
                 await asyncio.sleep(0)
                 kept = [hasher for hasher in begun if hasher() is not None]
                 assert len(begun) == 20
-                assert len(kept) <= HASH_THREADS + 1  # and the one that she is at
+                assert len(kept) <= HASH_THREADS + 1  # and the current one
                 alice.items(BLOCKS[0].items[0], LARGE_ITEM, field_item(14, b""))
                 held.open()
                 await alice.expect_end("end ERROR last None about 0")
@@ -205,9 +206,9 @@ def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
         self: ProofChecks, summary: BlockSummary, _: object, *, block_0_comes: object, more_come: bool
     ) -> Verdict:
         told.append((summary.number, more_come))
-        return Verdict(self.check_now(summary), None, is_root_signed=True)
+        return Verdict(self._verifier.check(summary).summary, None, is_root_signed=True)
 
-    monkeypatch.setattr(ProofChecks, "at_once", lambda self, summary: False)
+    monkeypatch.setattr(ProofChecks, "check_now", lambda self, summary: None)
     monkeypatch.setattr(ProofChecks, "check", check)
 
     async def play(stage: Stage) -> None:
@@ -232,8 +233,7 @@ def test_a_check_of_proofs_is_told_whether_a_further_block_is_on_its_way(
 def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim would be about a block that may still fail; and a signed block is disputed by nobody."""
-    monkeypatch.setattr(dispute, "SETTLE_NS", 0)
+    """That block may still fail; and nobody disputes a signed block."""
     claims: list[int] = []
     claim = dispute.Dispute.claim
 
@@ -262,13 +262,13 @@ def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
         alice.block(BLOCKS[1])
         await alice.expect("ack 1")
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, limits=PipelineLimits(dispute_settle_ns=0))
 
 
 def test_a_block_that_the_node_cannot_check_is_its_own_lack_until_one_is_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The publisher hears ERROR, and may send the block again; whoever has it with another proof may, too."""
+    """The publisher hears ERROR. It may send the block again, and so may others with another proof."""
     foreign = [*BLOCKS[0].items[:-1], proof_item(0, bytes(2920))]
 
     async def play(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What is logged and counted of the race's answers and of lost blocks."""
+"""The log lines and metrics of answers and of lost blocks."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_committed_block_is_answered_with_duplicate_and_the_stream_ends(number
 
 
 def test_a_skipped_block_from_before_the_stream_is_acknowledged_late() -> None:
-    """Nobody else would ever tell this publisher that the block is safe: the chain may have ended."""
+    """The chain may have ended: no later acknowledgement says that the block is safe."""
     race = Race(8, "Alice", "Bob", rules=RaceRules(duplicate_skip_window=5))
     race.block("Alice", 9)
     race.connect("Carol")
@@ -83,7 +83,7 @@ def test_an_empty_node_may_begin_anywhere() -> None:
     race = Race(None, "Alice", "Bob", first=None)
     race.header("Alice", 7)
     race.header("Bob", 9)
-    race.expect("Bob", "behind None")  # block 7 may still fail: nothing is safe yet
+    race.expect("Bob", "behind None")  # block 7 may still fail
     race.leave("Alice")
     race.block("Bob", 9, 10)
     race.expect("Bob", "ack 9", "ack 10")
@@ -95,7 +95,7 @@ def test_an_empty_node_may_begin_anywhere() -> None:
 def test_nobody_hears_that_a_block_below_the_first_one_is_stored(
     last: int | None, first: int, number: int
 ) -> None:
-    """No number, no skip, no later acknowledgement: a publisher would take it for the block's."""
+    """A number, a skip or a later acknowledgement would count as stored."""
     race = Race(last, "Alice", "Bob", first=first, rules=RaceRules(duplicate_skip_window=5))
     race.header("Bob", number)
     race.items("Bob", ITEM)
@@ -199,7 +199,7 @@ def test_a_block_above_the_limit_is_refused() -> None:
 
 
 def test_a_block_with_too_many_items_is_refused() -> None:
-    assert RaceRules().block_items_max == BLOCK_ITEMS_MAX  # two million, too many for a test
+    assert RaceRules().block_items_max == BLOCK_ITEMS_MAX  # too many for a test
     race = Race(8, "Alice", rules=RaceRules(block_items_max=3))
     race.header("Alice", 9)
     race.items("Alice", ITEM, ITEM)
@@ -257,7 +257,7 @@ def test_a_refused_block_is_sent_by_another() -> None:
     race.expect("Carol")
     race.connect("Alice")
     race.header("Alice", 9)
-    race.expect("Alice", "skip 9")  # it lost this block, and others are here
+    race.expect("Alice", "skip 9")  # it failed this block, and others are here
     race.block("Carol", 9)
     race.verified(9)
     race.expect("Carol", "ack 9")
@@ -284,7 +284,7 @@ def test_a_winner_that_leaves_in_mid_block_opens_it() -> None:
     race.header("Bob", 9)
     race.leave("Alice")
     race.expect("Bob", "skip 9", "resend 9")
-    race.expect("Carol")  # has not come to block 9 yet: will offer it by itself
+    race.expect("Carol")  # will come to block 9 by itself
     race.block("Carol", 9)
     race.header("Bob", 9)
     race.expect("Carol", "ack 9")

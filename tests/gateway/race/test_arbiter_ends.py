@@ -1,4 +1,4 @@
-"""How streams end, by the publisher's word and by the node's own trouble, and what becomes of blocks then."""
+"""How streams end, by the publisher's word and by the node's trouble, and what becomes of blocks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_failed_commit_ends_every_stream_and_drops_everything() -> None:
 
 
 def test_a_failed_commit_leaves_the_blocks_below_it() -> None:
-    """They are on disk, and wait for standbys: they are acknowledged when those have them."""
+    """They are on disk and wait for standbys."""
     race = race_of_three(hold="committed")
     race.block("Alice", 9, 10)
     race.header("Bob", 11)
@@ -188,10 +188,7 @@ def test_a_shutdown_whose_time_is_over_ends_all_streams_though_a_block_is_not_ac
 
 @pytest.mark.parametrize("failure", [Failure.DISPUTED, Failure.UNCHECKED])
 def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block(failure: Failure) -> None:
-    """DISPUTED: the node's own block may be wrong, or the publisher may lie. UNCHECKED: the node cannot tell.
-
-    The others go first with the block.
-    """
+    """DISPUTED: the node's own block may be wrong, too. UNCHECKED: the node cannot tell."""
     race = race_of_three(hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)

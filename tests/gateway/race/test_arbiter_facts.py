@@ -1,4 +1,4 @@
-"""Tests of what is read off the facts of a race; nothing here changes any."""
+"""What the arbiter reads off its records, without any event."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from tests.gateway.racing import Race
 
 LAST = 8
 NEXT = LAST + 1
-HELD = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+RECEIVED = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
 
 
 def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
-    """Facts that have these blocks."""
     facts = Arbiter(last, 0, rules)
     for block in blocks:
         put(facts, block)
@@ -28,7 +27,7 @@ def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules |
 
 
 def put(facts: Arbiter, block: BlockRecord) -> BlockRecord:
-    """Add a block in the state that it has, or note that it has another one."""
+    """Add a block in its state, or update it."""
     facts.blocks[block.number] = block
     state = block.state
     for block.state in (BlockState.STREAMING, state):
@@ -38,7 +37,6 @@ def put(facts: Arbiter, block: BlockRecord) -> BlockRecord:
 
 
 def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN) -> StreamRecord:
-    """Add a stream."""
     publisher_id = PublisherId(len(facts.streams) + 1)
     stream = StreamRecord(publisher_id, name, state, since_ns=0)
     facts.streams[publisher_id] = stream
@@ -47,7 +45,6 @@ def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN)
 
 
 def named(name: str) -> StreamRecord:
-    """A stream of this name that offers a block."""
     return StreamRecord(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
 
 
@@ -56,7 +53,7 @@ def named(name: str) -> StreamRecord:
 
 @pytest.mark.parametrize(
     ("state", "blamed", "others", "above"),
-    list(product([None, BlockState.OPEN, BlockState.STREAMING, *HELD], *[[False, True]] * 3)),
+    list(product([None, BlockState.OPEN, BlockState.STREAMING, *RECEIVED], *[[False, True]] * 3)),
 )
 def test_exactly_one_standing_for_every_combination_of_facts(
     state: BlockState | None, blamed: bool, others: bool, above: bool
@@ -72,8 +69,8 @@ def test_exactly_one_standing_for_every_combination_of_facts(
         put(facts, BlockRecord(NEXT + 1, BlockState.STREAMING))
     if state is BlockState.STREAMING:
         expected = Standing.STREAMING
-    elif state in HELD:
-        expected = Standing.HELD
+    elif state in RECEIVED:
+        expected = Standing.RECEIVED
     elif state is BlockState.OPEN and blamed and others:
         expected = Standing.WANTED_BUT_LOST_BY_P
     else:
@@ -92,7 +89,7 @@ def test_blocks_below_and_above() -> None:
     assert standings == [
         Standing.COMMITTED,
         Standing.COMMITTED,
-        Standing.HELD,
+        Standing.RECEIVED,
         Standing.WANTED,
         Standing.STREAMING,
         Standing.WANTED,
@@ -158,7 +155,7 @@ def test_who_may_send_a_block_that_failed() -> None:
     block = BlockRecord(NEXT, BlockState.OPEN, blamed={"P", "gone"})
     facts = facts_with(block)
     connect(facts, "P")
-    assert facts.may_send(named("P"), NEXT)  # everybody who is connected failed it
+    assert facts.may_send(named("P"), NEXT)  # all who are connected failed it
     assert facts.may_send(named("Q"), NEXT)
     connect(facts, "left", StreamState.ENDED)
     assert facts.may_send(named("P"), NEXT)
@@ -350,10 +347,10 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
     block = BlockRecord(9, BlockState.STREAMING, timed_from_ns=50, winner=PublisherId(1))
     facts = facts_with(block, rules=RULES)
     stream = connect(facts, "P", StreamState.PROVEN)
-    assert facts.is_held_back(block) is False
+    assert facts.is_paused(block) is False
     assert facts.next_deadline_ns() == 10
-    facts.hold_back(stream.publisher_id)
-    assert facts.is_held_back(block) is True
+    facts.pause_reading(stream.publisher_id)
+    assert facts.is_paused(block) is True
     assert facts.next_deadline_ns() is None
 
 
@@ -366,7 +363,7 @@ def test_the_time_of_the_block_that_all_wait_for_runs(below: BlockState, expecte
     facts = facts_with(later, BlockRecord(9, below), block, BlockRecord(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block
     assert facts.block_deadline(block) == 150
-    assert facts.next_deadline_ns() == expected  # below an open block nobody waits for it yet
+    assert facts.next_deadline_ns() == expected  # nobody waits for it yet: a lower block is open
 
 
 def test_nobody_sends_nothing_runs() -> None:
@@ -400,7 +397,7 @@ def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
         (12, BlockState.COMPLETE, 3, 3, True),
         (12, BlockState.VERIFIED, 3, 3, True),
         (13, BlockState.COMMITTING, 3, 3, True),
-        (12, BlockState.COMPLETE, 1, 3, False),  # begun before: its publisher is not the faster one
+        (12, BlockState.COMPLETE, 1, 3, False),  # begun before, so its publisher is not faster
         (12, BlockState.STREAMING, 3, 3, False),
         (12, BlockState.OPEN, 3, 3, False),
         (11, BlockState.COMPLETE, 3, 3, False),
@@ -416,9 +413,9 @@ def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
     facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
     winner = connect(facts, "P", StreamState.SENDING)
     assert facts.is_stalled(slow) == expected
-    ahead.winner_name = "P"  # on another stream of its own
+    ahead.winner_name = "P"  # on another stream
     assert not facts.is_stalled(slow)
-    ahead.winner_name, winner.held_back = "Q", True
+    ahead.winner_name, winner.is_paused = "Q", True
     assert not facts.is_stalled(slow)
 
 

@@ -38,10 +38,10 @@ def test_over_the_limit_a_later_block_makes_way_for_the_one_that_was_asked_for()
     race.expect("Bob", "resend 9")
     race.expect("Carol", "resend 9")
     assert race.readers() == ["Bob", "Carol"]
-    race.items("Carol", ITEM)  # was on its way when she was asked
+    race.items("Carol", ITEM)  # sent before she was asked
     assert race.dropped == [(9, "LEFT"), (11, "SENT_BACK")]
     assert race.arbiter.inflight_bytes < held
-    race.header("Carol", 11)  # nor is it taken anew, as long as all is full
+    race.header("Carol", 11)  # nor is it accepted while all is full
     race.items("Carol", ITEM)
     assert race.arbiter.inflight_bytes < held
     race.header("Carol", 9)
@@ -55,7 +55,7 @@ def test_over_its_own_limit_a_publisher_waits_and_the_others_do_not() -> None:
     race.block("Bob", 10)
     assert race.readers() == ["Alice", "Carol"]
     assert race.arbiter.publisher_bytes["Bob"] >= 3 * ITEM_OVERHEAD_BYTES
-    race.items("Alice", *[ITEM] * 8)  # over the limit as well, but all wait for its block
+    race.items("Alice", *[ITEM] * 8)  # over the limit too, but all wait for its block
     assert race.readers() == ["Alice", "Carol"]
     race.end("Alice", 9)
     assert race.readers() == ["Alice", "Bob", "Carol"]
@@ -72,7 +72,7 @@ def test_who_is_over_its_own_limit_may_still_send_the_block_that_all_wait_for() 
     race.expect("Bob", "resend 9")
     assert race.readers() == ["Bob"]
     held = race.arbiter.inflight_bytes
-    race.items("Bob", ITEM)  # was on its way when it was asked, and is dropped: it costs no memory
+    race.items("Bob", ITEM)  # sent before it was asked, and dropped: it costs no memory
     assert race.dropped == [(9, "LEFT"), (11, "SENT_BACK")]
     assert race.arbiter.inflight_bytes < held
     race.block("Bob", 9)
@@ -97,7 +97,7 @@ def test_publishers_of_one_address_share_its_limit() -> None:
     race.header("Alice", 9)
     race.block("Bob", 10)
     assert race.readers() == ["Alice", "Dave"]
-    race.leave("Alice")  # now all may send block 9, whatever they hold
+    race.leave("Alice")  # now all may send block 9, whatever memory they use
     assert race.readers() == ["Bob", "Carol", "Dave"]
     race.header("Carol", 9)
     assert race.readers() == ["Carol", "Dave"]
@@ -147,15 +147,15 @@ def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
-    race.arbiter.hold_back(race.ids["Bob"])
-    race.arbiter.hold_back(race.ids["Carol"])
+    race.arbiter.pause_reading(race.ids["Bob"])
+    race.arbiter.pause_reading(race.ids["Carol"])
     race.wait(5)
     race.end("Alice", 9)
     race.wait(400)
     race.expect("Bob", "ack 9")
     race.expect("Carol", "ack 9")
     for name in ("Bob", "Carol"):
-        race.arbiter.let_go(race.ids[name], race.now_ns)
+        race.arbiter.resume_reading(race.ids[name], race.now_ns)
     race.wait(5.9)
     race.expect("Bob")
     race.wait(0.2)
@@ -167,10 +167,7 @@ def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
 
 
 def test_while_the_node_keeps_a_message_no_time_of_its_publisher_passes() -> None:
-    """Alice is slowed down to a message in four seconds; her block takes longer than the block timeout.
-
-    Her time ran on meanwhile, and she was timed out, each time that she tried.
-    """
+    """At one message in four seconds, Alice's block takes longer than the block timeout."""
     race = race_of_three()
     for name in ("Alice", "Bob"):
         race.header(name, 9)
@@ -181,7 +178,7 @@ def test_while_the_node_keeps_a_message_no_time_of_its_publisher_passes() -> Non
         race.wait(4)
         race.arbiter.go_on(race.ids["Alice"], race.now_ns)
         race.items("Alice", ITEM)
-    race.wait(2.9)  # which makes 5.9 s of her own
+    race.wait(2.9)  # 5.9 s of her own
     race.expect("Alice")
     race.wait(0.2)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
@@ -251,7 +248,7 @@ def test_who_is_delayed_before_its_first_header_is_not_closed_for_that() -> None
 
 
 def test_a_goodbye_is_over_in_its_time_whatever_is_delayed_behind_it() -> None:
-    """Else one that goes on sending would keep its place for as long as it likes."""
+    """Else a publisher that goes on sending would keep its place."""
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 9)
@@ -264,13 +261,13 @@ def test_a_goodbye_is_over_in_its_time_whatever_is_delayed_behind_it() -> None:
 
 
 def test_who_is_delayed_is_stalled_all_the_same() -> None:
-    """Else one that sends more than its pace would keep all others from the block that they wait for."""
+    """Else a publisher above its pace would keep all others from the block that they wait for."""
     race = race_of_three(rules=RaceRules(stall_blocks=1))
     race.header("Alice", 9)
     race.arbiter.delay(race.ids["Alice"], race.now_ns)
     race.block("Bob", 10)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
-    race.arbiter.go_on(race.ids["Alice"], race.now_ns)  # its message, which is dropped
+    race.arbiter.go_on(race.ids["Alice"], race.now_ns)  # its message is dropped
 
 
 def test_who_was_not_delayed_does_not_go_on() -> None:
@@ -280,7 +277,7 @@ def test_who_was_not_delayed_does_not_go_on() -> None:
 
 
 def test_the_time_that_the_node_stood_still_is_nobodys() -> None:
-    """Nobody is timed out, taken to be silent, or passed over for what the node could not hear."""
+    """Nobody is timed out, silent or stalled while the node could not hear."""
     race = Race(8, "Alice", "Bob", "Carol", "Idle")
     race.header("Alice", 9)
     race.header("Bob", 10)
@@ -319,7 +316,7 @@ def test_who_failed_a_block_is_pardoned_no_earlier_for_the_node_having_stood_sti
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) -> None:
-    """With the block that failed, or with the one before it on disk: what is later, and then the pause."""
+    """Its time begins with the failure or the commit of the block before, whichever is later."""
     race = Race(8 if is_first else 7, "Alice", "Bob")
     if is_first:
         race.wait(5)
@@ -343,7 +340,7 @@ def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) ->
 
 
 def test_no_time_is_given_that_has_not_passed() -> None:
-    """A pause that began before a block did: its publisher has its time, and not more."""
+    """A pause may begin before a block does."""
     race = race_of_three()
     race.wait(1)
     race.header("Alice", 9)
@@ -365,7 +362,7 @@ def test_no_time_is_given_that_has_not_passed() -> None:
 
 
 def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
-    """It is kept from event to event. `check`, which the driver calls after each, works it out anew."""
+    """It is cached; `check` recomputes it after each event."""
     race = Race(
         8,
         rules=RaceRules(
@@ -380,20 +377,20 @@ def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
         limit_ns = race.arbiter.next_deadline_ns()
         return None if limit_ns is None else limit_ns / SECOND_NS
 
-    assert limit_at() == 1  # for the first header of each
+    assert limit_at() == 1  # for each one's first header
     race.header("Peer", 9)
     race.wait(0.5)
     for name in ("Alice", "Bob"):
         race.header(name, 10 if name == "Alice" else 9)
         assert limit_at() == 1
-    race.arbiter.hold_back(race.ids["Carol"])
-    assert limit_at() == 6  # Peer's, whose block others have
-    race.arbiter.let_go(race.ids["Carol"], race.now_ns)
+    race.arbiter.pause_reading(race.ids["Carol"])
+    assert limit_at() == 6  # Peer's; others have the block
+    race.arbiter.resume_reading(race.ids["Carol"], race.now_ns)
     assert limit_at() == 1.5
-    race.header("Carol", 9)  # the last that had none, and nothing else
+    race.header("Carol", 9)  # the last one without a header
     assert limit_at() == 6
     race.wait(0.1)
-    race.items("Alice", ITEM, PROOF)  # what comes behind the proof
+    race.items("Alice", ITEM, PROOF)  # what follows the proof
     assert limit_at() == 0.7
     race.wait(0.05)
     race.items("Alice", PROOF)
@@ -415,7 +412,7 @@ def test_the_time_of_a_peer_ends_earlier_once_others_have_come_to_its_block() ->
     race.header("Peer", 9)
     race.connect("Alice")
     race.header("Alice", 10)
-    race.arbiter.hold_back(race.ids["Alice"])
+    race.arbiter.pause_reading(race.ids["Alice"])
     race.wait(2)
     race.items("Peer", ITEM)
     race.leave("Alice")
@@ -536,7 +533,7 @@ def test_the_time_of_one_that_was_alone_begins_when_another_comes_that_could_bri
     race.connect("Bob")
     race.wait(5.9)
     race.expect("Alice")
-    race.connect("Carol")  # the third gives no more time
+    race.connect("Carol")  # a third publisher gives no more time
     race.wait(0.2)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
 

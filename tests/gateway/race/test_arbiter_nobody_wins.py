@@ -1,4 +1,4 @@
-"""The race that nobody wins: many who begin blocks and bring none, beside two honest publishers."""
+"""Many who begin blocks and bring none, beside two honest publishers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.gateway.race.tables import BlockState
 from tests.gateway.racing import ITEM, PROOF, Race
 
 SENDS = ("header", "item", "items")
-"""Of a block: its header, an item behind it, items without end."""
+"""A header, one more item, or items without end."""
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ SENDS = ("header", "item", "items")
     ],
 )
 def test_the_race_that_nobody_wins(names: int, streams: int, sends: str, is_cold: bool) -> None:
-    """Two honest publishers with a block every 2 s for 100 s, and others that bring none: the chain goes on.
+    """The chain goes on: two honest publishers with a block every 2 s for 100 s, and others that bring none.
 
-    They answer at once, always before the honest ones, and hold open what they can get.
+    Those answer at once, before the honest ones, and begin what they can get.
     """
     race = Race(8)
     honest, rogues = ("Alice", "Bob"), []
@@ -42,10 +42,10 @@ def test_the_race_that_nobody_wins(names: int, streams: int, sends: str, is_cold
     first = race.arbiter.next_number
     crowd = _Crowd(race, rogues, sends)
     offered = dict.fromkeys(honest, first)
-    for half in range(200):  # of a second
+    for half in range(200):  # a second
         race.now_ns = half * 500_000_000
         race._do(race.arbiter.tick(race.now_ns))
-        made = first + half // 4  # the last block that the network has made
+        made = first + half // 4  # of the network
         for _ in range(60):
             crowd.act()
             if not any(_honest_acts(race, name, offered, made) for name in honest):
@@ -54,7 +54,7 @@ def test_the_race_that_nobody_wins(names: int, streams: int, sends: str, is_cold
 
 
 def _honest_acts(race: Race, name: str, offered: dict[str, int], made: int) -> bool:
-    """Do what the protocol says, one block at most; whether there was anything to do."""
+    """Do what the protocol says, one block at most; return whether there was anything to do."""
     for text in race.heard[name]:
         kind, _, told = text.partition(" ")
         if kind == "resend":
@@ -81,7 +81,7 @@ class _Crowd:
         self.race, self.ids, self.sends = race, ids, sends
 
     def act(self) -> None:
-        """Each that has no block takes one, the lowest that it can get; each that was ended comes again."""
+        """Take the lowest free block for each stream without one; reconnect those that were ended."""
         arbiter, race = self.race.arbiter, self.race
         for index, publisher_id in enumerate(self.ids):
             stream = arbiter.streams[publisher_id]

@@ -1,4 +1,4 @@
-"""What a publisher pays that wins blocks and does not bring them, and that nobody else pays for it."""
+"""The price of winning blocks and not bringing them; nobody else pays it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race
 
 TIME = 6.0
-"""Seconds that a block has."""
 
 
 def race_with_bob(*rogues: str, address: str = "far", rules: RaceRules | None = None) -> Race:
-    """Bob has delivered blocks, up to 40; rogues have just come."""
+    """Bob has delivered blocks up to 40; rogues have just come."""
     race = Race(8, rules=rules)
     race.connect("Bob", address="home")
     race.block("Bob", *range(9, 41))
@@ -22,7 +21,7 @@ def race_with_bob(*rogues: str, address: str = "far", rules: RaceRules | None = 
 
 
 def fail_twice(race: Race, name: str = "Mallory") -> None:
-    """Have a newcomer let its time go by with two blocks, which Bob brings."""
+    """Let a newcomer time out with two blocks, which Bob brings."""
     for _ in range(2):
         number = race.arbiter.next_number
         race.header(name, number)
@@ -59,7 +58,7 @@ def test_who_failed_twice_is_skipped_for_a_while_and_a_new_name_does_not_help() 
     race.connect("Oscar", address="elsewhere")
     for name in ("Mallory", "Oscar"):
         race.header(name, 43)
-        race.header(name, 44)  # goes on behind it, though nobody sends 43 yet
+        race.header(name, 44)  # after it, though nobody sends 43 yet
         race.expect(name, "skip 43", "skip 44")
     race.block("Bob", 43)
     race.wait(2 * TIME)
@@ -119,17 +118,17 @@ def test_when_the_others_leave_who_stands_back_is_asked() -> None:
 def test_nobody_waits_longer_than_the_time_of_a_block_for_those_who_are_silent_and_only_once() -> None:
     race = race_with_bob("Mallory")
     fail_twice(race)
-    race.connect("Carol", address="home")  # a newcomer, who stands back less than Mallory
+    race.connect("Carol", address="home")  # a newcomer, but behind fewer failures than Mallory
     race.wait(TIME / 2)
     race.header("Mallory", 43)
     race.header("Carol", 43)
-    race.wait(TIME - 0.1)  # from now on, and not from when 42 was stored
+    race.wait(TIME - 0.1)  # from now on, not from when 42 was stored
     race.expect("Mallory", "skip 43")
     race.wait(0.2)
     race.expect("Mallory", "resend 43")
     race.block("Carol", 43)
     race.expect("Carol", "skip 43", "resend 43", "ack 43")
-    race.block("Mallory", 44)  # Bob is not waited for again
+    race.block("Mallory", 44)  # nobody waits for Bob again
     race.expect("Mallory", "ack 43", "skip 44")
     race.block("Carol", 44)
     race.expect("Carol", "ack 44")
@@ -141,14 +140,14 @@ def test_who_says_that_it_is_another_one_costs_that_one_nothing() -> None:
     race = race_with_bob("Carol", address="home")
     bob = race.ids["Bob"]
     for number, bringer in ((41, "Carol"), (42, "Bob")):
-        race.connect("Bob", address="far")  # so it says
+        race.connect("Bob", address="far")  # it claims
         race.header("Bob", number)
         race.leave("Bob")
         race.ids["Bob"] = bob
-        race.block(bringer, number)  # the second time Carol stands back, who has delivered a single one
+        race.block(bringer, number)  # the second time Carol stands back, with a single delivered block
     assert race.dropped == [(41, "LEFT"), (42, "LEFT")]
     race.connect("Oscar", address="far")
-    race.header("Oscar", 43)  # which backs off with it
+    race.header("Oscar", 43)  # it backs off with her
     race.expect("Oscar", "skip 43")
     race.header("Bob", 43)
     assert race.winner_of[43] == "Bob"
@@ -260,7 +259,7 @@ def test_all_that_is_held_open_by_who_backs_off_falls_together() -> None:
     race.expect("Bob", "skip 9", *(f"skip {number}" for number in range(9, 17)))
     race.wait(TIME)
     race.block("Bob", 9)
-    race.wait(TIME)  # the second one, which is not free any more
+    race.wait(TIME)  # the second costs a backoff
     for number in range(10, 17):
         race.block("Bob", number)
         race.wait(0)  # the next one has had its time
@@ -284,7 +283,7 @@ def test_a_newcomers_header_gives_way_once_newcomers_have_failed() -> None:
     race.items("Mallory", ITEM, PROOF)  # dropped
     race.finish("Bob", 43)
     race.expect("Bob", "ack 43")
-    race.header("Mallory", 44)  # it has not failed
+    race.header("Mallory", 44)  # it has not failed that
     assert race.winner_of[44] == "Mallory"
 
 
@@ -299,7 +298,7 @@ def test_a_newcomers_block_of_which_more_has_come_does_not_give_way() -> None:
 
 
 def test_a_header_above_an_open_block_gives_way_too() -> None:
-    """The block was in flight when the header came. The simulation's oracle took it for one that is ahead."""
+    """The block was in flight when the header came."""
     race = race_with_bob("Mallory")
     race.connect("Carol", address="home")
     race.block("Carol", 41)

@@ -1,4 +1,4 @@
-"""The publish race after a failure: who is asked to resend, who may send, and whose time runs."""
+"""The race after a failure: who is asked to resend, who may send, and whose time runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.gateway.race import arbiter as race_arbiter
 from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
@@ -47,7 +46,7 @@ def test_alone_a_publisher_that_breaks_off_goes_back() -> None:
 
 
 def test_a_publisher_that_lost_a_block_goes_on_behind_it() -> None:
-    """Behind would send it back to a block that it may not send, round and round."""
+    """Behind would send it back to a block that it may not send, again and again."""
     race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks off
@@ -79,7 +78,7 @@ def test_a_publisher_that_lost_a_block_is_pardoned_when_nobody_else_brings_it() 
 
 
 def test_a_pardon_is_for_the_next_block_alone() -> None:
-    """Nobody has waited for block 10 yet: Bob is the one to send that, and not Alice, who failed it, too."""
+    """Nobody has waited for block 10 yet, so Bob may send it, and Alice, who failed it too, may not."""
     race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     for number in (10, 11):
@@ -95,10 +94,9 @@ def test_a_pardon_is_for_the_next_block_alone() -> None:
     race.expect("Alice", "ack 9", "skip 10")
 
 
-def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each could come with another name, as long as nobody brings the block."""
-    monkeypatch.setattr(race_arbiter, "BLAMED_PUBLISHERS_KEPT", 3)
-    race = Race(8, "Alice", "Bob")
+def test_of_those_that_are_gone_only_so_many_are_remembered() -> None:
+    """Each could come with another name while nobody brings the block."""
+    race = Race(8, "Alice", "Bob", rules=RaceRules(blamed_publishers_kept=3))
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks off
     for number in range(20):
@@ -116,7 +114,7 @@ def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.
 
 
 def test_a_header_that_crossed_with_a_resend_changes_nothing() -> None:
-    """Carol had begun block 12 before she read that 9 is wanted: she is not told twice, nor blamed for 12."""
+    """Carol had begun block 12 before she read that 9 is wanted: she is neither asked twice nor blamed."""
     race = race_of_three()
     race.header("Alice", 9)
     race.block("Bob", 10)
@@ -139,14 +137,14 @@ def test_a_header_that_crossed_with_behind_is_nobodys_fault() -> None:
     race.header("Alice", 9)
     race.header("Carol", 11)
     race.header("Bob", 10)
-    race.header("Carol", 11)  # was on its way: the next unstreamed block by now
-    race.header("Carol", 9)  # goes back, as Behind said
+    race.header("Carol", 11)  # sent before: the next unstreamed block by now
+    race.header("Carol", 9)  # goes back, as Behind asked
     race.expect("Carol", "behind 8", "skip 9")
     assert race.dropped == [(11, "SENT_BACK")]
 
 
 def test_a_publisher_that_asked_again_further_on_is_still_asked_to_resend() -> None:
-    """It was never going to come back to 9 by itself."""
+    """It would not have come back to 9 by itself."""
     race = Race(8, "Alice", "Bob")
     race.header("Bob", 11)
     race.header("Alice", 9)
@@ -210,14 +208,14 @@ def test_a_winner_is_stalled_by_a_block_that_was_complete_before_all_waited_for_
     race.block("Carol", 11)
     race.block("Dave", 12)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
-    race.block("Carol", 13)  # far ahead of Bob, who is not the one that all wait for
+    race.block("Carol", 13)  # far ahead of Bob, but nobody waits for Bob
     race.expect("Bob", "resend 9")
     race.block("Dave", 9)
     race.expect("Bob", "end TIMEOUT last 8 about 10")
 
 
 def test_the_time_of_a_winner_above_an_open_block_stands_still() -> None:
-    """Bob may have to go back for block 9; nobody waits for his block 10 before that is there."""
+    """Bob may have to go back for block 9."""
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
@@ -234,9 +232,9 @@ def test_the_time_of_a_winner_above_an_open_block_stands_still() -> None:
 
 
 def test_the_time_of_a_winner_does_not_begin_anew_when_others_fail() -> None:
-    """Carol's false blocks 9 give Bob no more time for his block 10, only none meanwhile."""
+    """Carol's false blocks 9 stop Bob's time for block 10, and give him no more."""
     race = race_of_three(hold="verified")
-    race.header("Bob", 9)  # each of them will have failed block 9 once, so that any of them may send it
+    race.header("Bob", 9)  # each of them will have failed block 9 once, so any may send it
     race.header("Bob", 10)
     race.wait(6)
     for name in ("Carol", "Alice"):

@@ -1,4 +1,4 @@
-"""Tests of the arbiter of a node that sends its publishers elsewhere for a while: retire and reinstate."""
+"""The arbiter of a node that sends its publishers elsewhere for a while: retire and reinstate."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_that_is_reinstated_before_it_was_idle_goes_on_with_its_streams() ->
     race.commit(9)
     race.expect("Alice", "ack 9")
     race.expect("Bob", "ack 9", "resend 10")
-    race.items("Bob")  # of the attempt that was given up: dropped
+    race.items("Bob")  # of the dropped attempt
     race.block("Bob", 10)
     assert race.winner_of == {9: "Alice", 10: "Bob"}
 

@@ -1,4 +1,4 @@
-"""What the simulation and reviewers found in the arbiter, each as the story of who did what."""
+"""What the simulation and reviewers found in the arbiter, each as a story."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ RACING_CLOSELY = RaceRules(duplicate_skip_window=100)
 
 
 def test_who_has_heard_of_a_later_block_is_not_told_of_an_earlier_one() -> None:
-    """Bob comes late, hears of block 9 first, and is then skipped for the old blocks that he still offers.
-
-    He was owed a word about those, and got acknowledgement 8 after acknowledgement 9.
-    """
+    """Bob comes late, hears of block 9 first, and then skips the old blocks that he still offers."""
     race = Race(8, "Alice", "Bob", rules=RACING_CLOSELY)
     race.block("Alice", 9)
     race.expect("Bob", "ack 9")
@@ -24,7 +21,7 @@ def test_who_has_heard_of_a_later_block_is_not_told_of_an_earlier_one() -> None:
 
 
 def test_who_is_owed_a_word_gets_it_once() -> None:
-    """Bob comes late, and nothing happens any more: he hears that what he was skipped for is safe."""
+    """Bob comes late, and nothing else happens: he hears that the block he skipped is safe."""
     race = Race(8, "Bob", rules=RACING_CLOSELY)
     race.block("Bob", 7)
     race.wait(2)
@@ -37,8 +34,7 @@ def test_who_is_owed_a_word_gets_it_once() -> None:
 def test_a_beginning_that_is_not_committed_makes_nothing_below_it_safe() -> None:
     """Alice offers block 7 to an empty node that begins anywhere, and vanishes; Bob has blocks 0 to 9.
 
-    Bob heard DUPLICATE_BLOCK with last block 6 to his header of block 0, and forgot seven blocks that no
-    node had.
+    With DUPLICATE_BLOCK and last block 6 he would forget seven blocks that no node has.
     """
     race = Race(None, "Alice", "Bob", first=None)
     race.header("Alice", 7)
@@ -64,7 +60,7 @@ def test_a_beginning_that_is_committed_makes_nothing_below_it_safe() -> None:
 def test_when_a_beginning_fails_what_was_to_follow_it_fails_too() -> None:
     """Alice begins the chain with block 2 and vanishes; Carol has sent block 3 whole, Bob waits with block 0.
 
-    Block 3 was held for ever, and so the node wanted block 2, which nobody had any more.
+    While block 3 stands, the node wants block 2, which nobody has.
     """
     race = Race(None, "Alice", "Bob", "Carol", first=None)
     race.header("Alice", 2)
@@ -82,7 +78,7 @@ def test_when_a_beginning_fails_what_was_to_follow_it_fails_too() -> None:
 def test_a_later_block_makes_way_also_when_the_one_that_was_asked_for_is_safe_by_now() -> None:
     """Bob leaves 9, Carol is asked for it in mid-11; Dave breaks 10 off and brings 9 before she reads that.
 
-    Then nobody sends 10, Carol may, and is read; her 11 grew without bound, since 9 was not open any more.
+    Then nobody sends 10, and Carol, who may, is read: her 11 must not grow without bound.
     """
     race = Race(8, "Bob", "Dave", "Carol", rules=RaceRules(inflight_bytes_max=3 * ITEM_OVERHEAD_BYTES))
     race.header("Bob", 9)
@@ -103,7 +99,7 @@ def test_a_later_block_makes_way_also_when_the_one_that_was_asked_for_is_safe_by
 def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
     """Alice's ERROR completes block 10, which had its proof; that stalls Bob, who has block 9.
 
-    Bob was there when Alice said it, so subscribers are not told. The simulation expected that they are.
+    Bob was there when Alice said it, so subscribers do not hear of it.
     """
     race = Race(8, "Alice", "Bob", rules=RaceRules(stall_blocks=1))
     race.header("Bob", 9)
@@ -114,7 +110,7 @@ def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
 
 
 def test_a_peer_is_a_source_too() -> None:
-    """Blocks come from it, though the last publisher has said ERROR: subscribers are not told."""
+    """Subscribers hear nothing when the last publisher says ERROR while a peer brings blocks."""
     race = Race(8, "Alice")
     race.connect("Peer", is_peer=True)
     race.end_stream("Alice", is_error=True)
@@ -122,20 +118,19 @@ def test_a_peer_is_a_source_too() -> None:
 
 
 def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
-    """Alice has block 9 and Bob block 10; both had to wait, and are read again at the same time, Bob first.
+    """Alice has block 9 and Bob block 10; both were paused and are read again at the same time, Bob first.
 
-    Whose time began last is not stalled by who began before. Both times were equal, and the number of the
-    attempt decided: Alice was taken for stalled, which nobody looked at before her next block.
+    The time of both begins now, so neither stalls the other.
     """
     race = Race(8, "Alice", "Bob", rules=RaceRules(stall_blocks=1))
     race.header("Alice", 9)
     race.header("Bob", 10)
     for name in ("Alice", "Bob"):
-        race.arbiter.hold_back(race.ids[name])
-    race.arbiter.let_go(race.ids["Bob"], race.now_ns)
+        race.arbiter.pause_reading(race.ids[name])
+    race.arbiter.resume_reading(race.ids["Bob"], race.now_ns)
     race.items("Bob", ITEM, PROOF)
     race.end("Bob", 10)
-    race.arbiter.let_go(race.ids["Alice"], race.now_ns)
+    race.arbiter.resume_reading(race.ids["Alice"], race.now_ns)
     race.wait(0)
     race.expect("Alice")
     race.finish("Alice", 9)
@@ -143,10 +138,7 @@ def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
 
 
 def test_who_closes_its_side_ahead_of_all_blocks_waits_for_those_that_it_was_skipped_for_alone() -> None:
-    """Bob was skipped for 9, told Behind for 40, and closes his side; the chain goes on without a break.
-
-    He was kept until the chain had come to block 40, since he had offered that.
-    """
+    """Bob skips 9, hears Behind for 40, and closes his side: he does not wait for block 40."""
     race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     for number in (9, 40):
@@ -161,7 +153,7 @@ def test_who_closes_its_side_ahead_of_all_blocks_waits_for_those_that_it_was_ski
 
 
 def test_who_has_come_back_from_ahead_has_come_to_what_it_offers_now_and_no_further() -> None:
-    """A peer sends block 9 slowly; Bob was told Behind for 40, and has offered 8 since. He has not 9."""
+    """A peer sends block 9 slowly; Bob heard Behind for 40, and has offered 8 since. He does not have 9."""
     race = Race(8, rules=RaceRules(duplicate_skip_window=1))
     race.connect("Peer", is_peer=True)
     race.connect("Bob")
@@ -176,7 +168,7 @@ def test_who_has_come_back_from_ahead_has_come_to_what_it_offers_now_and_no_furt
 
 
 def test_who_starts_its_block_over_and_over_is_timed_out_all_the_same() -> None:
-    """Alice wins block 9 and begins it again each second: everybody was skipped for it, for ever."""
+    """Alice wins block 9 and begins it again each second, while everybody skips it."""
     race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.header("Bob", 9)
@@ -204,10 +196,7 @@ def test_who_starts_its_block_over_is_stalled_all_the_same() -> None:
 
 
 def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner() -> None:
-    """Alice failed block 9 and won it again since nobody else was there; Bob comes, and she starts it over.
-
-    She heard SkipBlock for the block that she was sending, and it waited for Bob, who had not come to it.
-    """
+    """Alone, Alice failed block 9 and won it again; Bob comes, and she starts it over."""
     race = Race(8, "Alice")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks 9 off
@@ -241,7 +230,7 @@ def test_who_fails_a_block_after_it_started_it_over_is_blamed_as_before() -> Non
 def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> None:
     """Bob sends block 10 when Alice breaks 9 off; he was asked for 9, but starts 10 over before he reads it.
 
-    He goes on with 10 as he would have without that header, and comes back to 9 then.
+    He goes on with 10, and comes back to 9 then.
     """
     race = Race(8, "Alice")
     race.connect("Bob")
@@ -261,7 +250,7 @@ def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> N
 def test_who_has_started_a_block_over_is_not_blamed_for_it() -> None:
     """Alice leaves block 10, which she has started over, when she is asked for 9; then it is hers again.
 
-    Carol has delivered as much as she, so Alice would hear SkipBlock if she were blamed.
+    Carol has delivered as much as she, so a blamed Alice would hear SkipBlock.
     """
     race = Race(7, "Alice", "Bob", "Carol")
     race.block("Carol", 8)
@@ -280,7 +269,7 @@ def test_who_has_started_a_block_over_is_not_blamed_for_it() -> None:
 
 
 def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over() -> None:
-    """Its proof ended the block when the next header came, though that is its own once more."""
+    """Its proof ended the block when the next header came, though that has the same number."""
     race = Race(8, "Alice")
     race.connect("Bob")
     race.header("Alice", 9)
@@ -293,7 +282,7 @@ def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over(
 
 
 def test_who_is_owed_a_word_is_owed_it_from_its_first_old_block_on() -> None:
-    """Or each block that he skips would put the word off by a second, through the whole window."""
+    """Else each skipped block would delay the acknowledgement by a second, through the whole window."""
     race = Race(8, "Bob", rules=RACING_CLOSELY)
     for number in (3, 4):
         race.header("Bob", number)
@@ -302,10 +291,7 @@ def test_who_is_owed_a_word_is_owed_it_from_its_first_old_block_on() -> None:
 
 
 def test_who_was_asked_for_a_block_that_others_sent_is_asked_for_a_later_one_too() -> None:
-    """Bob finishes what he was at, block 10, while Carol brings the 9 that he was asked for.
-
-    Were it still noted that he is to come back to 9, nobody would ask him for 11.
-    """
+    """Bob finishes block 10 while Carol brings the 9 that he was asked for. He must be asked for 11, too."""
     race = Race(8, "Alice", "Bob", "Carol", "Dave")
     race.header("Alice", 9)
     race.header("Bob", 10)
@@ -323,9 +309,9 @@ def test_who_was_asked_for_a_block_that_others_sent_is_asked_for_a_later_one_too
 
 
 def test_who_was_behind_a_block_that_others_sent_counts_as_one_that_has_come_to_the_next() -> None:
-    """Alice hears Behind(8) and goes on with block 10, once Carol has stored 9: she could send it herself.
+    """Alice hears Behind(8) and goes on with block 10 once Carol has stored 9: she could send it herself.
 
-    Were she still one that is to go back, a peer that dribbles block 10 could keep the chain waiting.
+    So a peer that dribbles block 10 does not keep the chain waiting.
     """
     race = Race(8, "Alice", "Carol")
     race.header("Alice", 11)
@@ -334,7 +320,7 @@ def test_who_was_behind_a_block_that_others_sent_counts_as_one_that_has_come_to_
     race.connect("Peer", is_peer=True)
     race.header("Peer", 10)
     race.header("Alice", 10)
-    assert race.arbiter.stream(race.ids["Alice"]).behind_from is None  # the status page shows it
+    assert race.arbiter.stream(race.ids["Alice"]).behind_from is None  # for the status page
     for _ in range(7):
         race.wait(1)
         if "Peer" not in race.closed:
@@ -344,18 +330,14 @@ def test_who_was_behind_a_block_that_others_sent_counts_as_one_that_has_come_to_
 
 
 def test_each_block_that_is_stored_does_not_let_in_one_more_that_is_in_the_way() -> None:
-    """Bob's share is full, and his stream full of blocks from before he was asked for 9.
-
-    When Carol had brought 9 he was no longer one that is to go back, until the header of 12 was in, which he
-    had sent long ago: each block that others brought let in one more.
-    """
+    """Bob's share is full, and his stream full of blocks from before he was asked for 9."""
     rules = RaceRules(publisher_bytes_max=ITEM_OVERHEAD_BYTES)
     race = Race(8, "Alice", "Bob", "Carol", rules=rules, hold="committed")
     race.header("Alice", 9)
     race.header("Carol", 10)
     race.block("Bob", 11)
     race.leave("Alice")
-    race.header("Carol", 9)  # breaks off 10, as she was asked to
+    race.header("Carol", 9)  # breaks 10 off, as she was asked to
     race.finish("Carol", 9)
     race.commit(9)
     held_bytes = race.arbiter.inflight_bytes

@@ -1,6 +1,6 @@
-"""Every event in every state of a publisher's stream: what is heard, and what becomes of block 9.
+"""Every event in every state of a publisher's stream: what it hears, and what becomes of block 9.
 
-The expectations are written by hand from the protocol, not read from the tables: a changed cell fails here.
+The expectations come from the protocol, not from the tables, so a changed cell fails here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEND: dict[StreamEvent, Step] = {
     _E.GOODBYE: lambda race: race.end_stream("Alice"),
     _E.LOST: lambda race: race.leave("Alice"),
 }
-# (state, event) -> what Alice hears; how block 9 stands, with its bytes ("-": never begun); her stream,
+# (state, event) -> what Alice hears; the standing of block 9 with its bytes ("-": never begun); her stream,
 # whether the node closed it now, and whether the message was counted as a stray
 EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.FRESH, _E.HEADER): (["behind 8"], "-", "DROPPING"),

@@ -1,4 +1,4 @@
-"""The publish race in interleavings that chance finds: invariants hold, and the chain goes on afterwards."""
+"""Random interleavings of a race: the invariants hold, and the chain goes on afterwards."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from tests.gateway.racing import ITEM, PROOF, Race
 
 
 class _Walk:
-    """A race in which chance decides what happens next."""
-
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         chance = self.random
         self.is_narrow = chance.random() < 0.4
-        """Little may be in flight, and nobody is read who should not be."""
+        """Little may be in flight, and paused publishers are not read."""
         its_own = chance.choice(["all", "publisher", "address"]) if self.is_narrow else ""
         rules = RaceRules(
             inflight_bytes_max=500 if its_own == "all" else 1 << 30,
@@ -65,17 +63,17 @@ class _Walk:
             self.verdict()
 
     def is_read(self, name: str) -> bool:
-        """Tell whether a publisher's next message is taken, as a shell does."""
+        """Return whether a publisher's next message is read, as a shell does."""
         arbiter, publisher_id = self.race.arbiter, self.race.ids[name]
         stream = arbiter.streams[publisher_id]
         if not arbiter.may_read(publisher_id):
-            arbiter.hold_back(publisher_id)
-        elif stream.held_back:
-            arbiter.let_go(publisher_id, self.race.now_ns)
-        return not stream.held_back
+            arbiter.pause_reading(publisher_id)
+        elif stream.is_paused:
+            arbiter.resume_reading(publisher_id, self.race.now_ns)
+        return not stream.is_paused
 
     def fail_disk(self) -> None:
-        """The disk refuses block L + 1 if it is on its way, and takes writes again."""
+        """Let the disk refuse block L + 1 if it is on its way, and recover."""
         arbiter = self.race.arbiter
         block = arbiter.blocks.get(arbiter.next_number)
         if block is not None and block.state is BlockState.COMMITTING:
@@ -102,7 +100,7 @@ class _Walk:
         return number
 
     def heal(self) -> None:
-        """All faults stop: a new publisher that does as it is told brings the chain on."""
+        """Stop all faults: a new, honest publisher brings the chain on."""
         race = self.race
         for name in list(race.ids):
             race.leave(name)

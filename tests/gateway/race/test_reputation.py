@@ -1,26 +1,24 @@
-"""Tests of the records of publishers: who backs off, for how long, and what is forgotten."""
+"""The records of publishers: who backs off, for how long, and what is forgotten."""
 
 from __future__ import annotations
 
 import pytest
 
-from sluice.gateway.race import reputation as race_reputation
 from sluice.gateway.race.reputation import (
-    BACKOFF_LEVEL_MAX,
+    BACKOFF_FAILURES_MAX,
     DELIVERED_MAX,
     FORGET_TIMES,
-    LEVEL_BLOCKS,
+    FORGIVING_BLOCKS,
     BackedOff,
     Reputations,
 )
 
 TIME = 100
-"""The time of a block."""
 
 
-def records(**delivered: int) -> Reputations:
-    """Records of publishers at one address that have delivered so many blocks."""
-    made = Reputations(TIME)
+def records(reputations: Reputations | None = None, **delivered: int) -> Reputations:
+    """Make records of publishers at one address with so many delivered blocks."""
+    made = reputations or Reputations(TIME)
     for name, count in delivered.items():
         for _ in range(count):
             made.delivered(name, "home")
@@ -28,7 +26,7 @@ def records(**delivered: int) -> Reputations:
 
 
 def times_of(made: Reputations, name: str, address: str, count: int) -> list[int]:
-    """How long it backs off after each of so many failures, each at the end of the backoff before."""
+    """Return the backoffs after so many failures, each at the end of the backoff before."""
     now_ns, waits = 0, []
     for _ in range(count):
         told = made.failed(name, address, now_ns)
@@ -42,7 +40,7 @@ def test_the_first_failure_is_free_and_each_further_one_costs_twice_as_much(deli
     made = records(alice=delivered)
     expected = [0, 2 * TIME, 4 * TIME, 8 * TIME, 16 * TIME, 32 * TIME, 64 * TIME, 64 * TIME]
     assert times_of(made, "alice", "home", 8) == expected
-    assert BACKOFF_LEVEL_MAX == 7
+    assert BACKOFF_FAILURES_MAX == 7
 
 
 def test_newcomers_pay_together_and_by_address_whatever_they_are_called() -> None:
@@ -59,7 +57,7 @@ def test_who_has_delivered_blocks_pays_alone_and_stands_before_newcomers() -> No
     for name in ("mallory", "oscar"):
         made.failed(name, "home", 0)
     assert made.backoff("alice", "home", 1) == 0
-    assert made.backoff("alice", "elsewhere", 1) == 2  # anybody may say that it is alice
+    assert made.backoff("alice", "elsewhere", 1) == 2  # anybody may claim to be alice
     for _ in range(2):
         made.failed("alice", "home", 10)
     assert made.backoff("alice", "home", 11) == 2
@@ -77,19 +75,19 @@ def test_who_delivers_a_block_and_fails_one_is_a_newcomer_again() -> None:
 
 
 def test_few_delivered_blocks_outweigh_few_failures_of_newcomers() -> None:
-    """So those who have delivered most carry the chain, while names that have delivered one fail by turns."""
+    """So publishers with most delivered blocks carry the chain while names with one fail in turn."""
     made = records(alice=8, bob=1)
     for name in ("m", "n", "o"):
         made.failed(name, "x", made.newcomers.until_ns)
     now_ns = made.newcomers.until_ns - 1
-    assert made.newcomers.level == 3
+    assert made.newcomers.failure_count == 3
     assert [made.backoff(name, "home", now_ns) for name in ("alice", "bob", "carol")] == [0, 2, 3]
 
 
 def test_blocks_that_are_delivered_take_failures_away_one_by_one() -> None:
-    made = records(alice=2 * LEVEL_BLOCKS)
+    made = records(alice=2 * FORGIVING_BLOCKS)
     assert times_of(made, "alice", "home", 3)[-1] == 4 * TIME
-    for _ in range(2 * LEVEL_BLOCKS):
+    for _ in range(2 * FORGIVING_BLOCKS):
         made.delivered("alice", "home")
     assert made.failed("alice", "home", 10**6) == [BackedOff("alice", "home", 2, 2 * TIME)]
 
@@ -100,7 +98,7 @@ def test_shared_records_are_forgotten_after_a_time_without_failures() -> None:
     until_ns = made.newcomers.until_ns
     assert made.fears_newcomers(until_ns + FORGET_TIMES * TIME - 1)
     assert not made.fears_newcomers(until_ns + FORGET_TIMES * TIME)
-    assert made.failed("m", "x", until_ns + FORGET_TIMES * TIME) == []  # the first again
+    assert made.failed("m", "x", until_ns + FORGET_TIMES * TIME) == []  # the first one again
 
 
 def test_a_single_failure_of_a_newcomer_frightens_nobody() -> None:
@@ -115,7 +113,7 @@ def test_who_backs_off_pays_nothing_for_what_fails_meanwhile() -> None:
     made = records()
     for _ in range(64):
         made.failed("m", "x", 5)
-    assert made.newcomers.level == 2
+    assert made.newcomers.failure_count == 2
     assert made.newcomers.until_ns == 5 + 2 * TIME
 
 
@@ -146,9 +144,8 @@ def test_without_a_time_for_blocks_nobody_backs_off() -> None:
     assert not made.fears_newcomers(9)
 
 
-def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_reputation, "REPUTATIONS_KEPT", 3)
-    made = records(alice=1, bob=1, carol=1, dave=1)
+def test_records_are_bounded() -> None:
+    made = records(Reputations(TIME, kept_max=3), alice=1, bob=1, carol=1, dave=1)
     assert made.is_newcomer("alice", "home")
     assert not made.is_newcomer("bob", "home")
     for address in "vwxyz":

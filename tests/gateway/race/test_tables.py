@@ -1,4 +1,4 @@
-"""The tables of the publish race are whole, and the documents show them as they are."""
+"""The tables of the race are complete, and the documents show them."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.replication_quorum import QuorumState
-from sluice.gateway.race.history import Won
 from sluice.gateway.status import status_page
 from sluice.gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
 from sluice.gateway.status.node_report import Finding, NodeReport, PublisherStatus

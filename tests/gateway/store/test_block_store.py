@@ -1,4 +1,4 @@
-"""Tests of the ledger: what is on disk after commits, failures and restarts, and what it refuses to open."""
+"""The block store: what is on disk after commits, failures and restarts, and what it refuses to open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from sluice.gateway.blocks.errors import ItemError, LayoutError
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
 from sluice.gateway.errors import Fatal, StartAbandoned
-from sluice.gateway.store import block_store as ledger_module
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
@@ -36,7 +35,6 @@ from tests.reference_data import STREAM, needs_stream
 
 
 def verified(block: Block) -> VerifiedBlock:
-    """The block with its root hash, as the conductor hands it over."""
     hasher = BlockHasher()
     hasher.add(block.items)
     return VerifiedBlock(block.number, block.items, hasher.finish().root_hash)
@@ -46,7 +44,6 @@ BLOCKS = [verified(block) for block in make_blocks(8)]
 
 
 def commit(store: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
-    """Commit blocks as one group."""
     store.append(blocks)
     for block in blocks:
         store.advance(block)
@@ -55,7 +52,7 @@ def commit(store: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
 
 
 def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
-    """Make a ledger of these blocks; return its stream file."""
+    """Make a block store of these blocks; return its stream file."""
     store = BlockStore.open(data_dir)
     commit(store, blocks)
     store.close()
@@ -63,7 +60,6 @@ def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
 
 
 def disk_at(data_dir: Path) -> FailingDisk:
-    """A disk for the stream file of a data folder, which is made if need be."""
     data_dir.mkdir(exist_ok=True)
     path = data_dir / "datastream.bin"
     path.touch()
@@ -71,7 +67,6 @@ def disk_at(data_dir: Path) -> FailingDisk:
 
 
 def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
-    """The fields of each log line with this message."""
     return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
 
 
@@ -187,7 +182,7 @@ def test_a_first_commit_that_fails_leaves_the_ledger_empty(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_block_that_cannot_be_laid_out_drops_its_group(tmp_path: Path) -> None:
+def test_a_block_that_cannot_be_serialized_drops_its_group(tmp_path: Path) -> None:
     store = BlockStore.open(tmp_path / "tried")
     with pytest.raises(ItemError):
         store.append([BLOCKS[0], VerifiedBlock(1, [b"\xff"], bytes(48))])
@@ -218,7 +213,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
         with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
             store.append(BLOCKS[1:2])
         with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
-            store.probe()  # or readiness would come and go
+            store.probe()  # else readiness would come and go
         state.update(write_fails=False, open_fails=False)
         store.probe()
         commit(store, BLOCKS[1:])
@@ -251,7 +246,7 @@ def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
 
 
 def reopened(data_dir: Path) -> tuple[int | None, int | None, dict[str, object]]:
-    """First block, last block and chain of a ledger that is opened again."""
+    """Reopen a block store; return its first block, last block and chain."""
     store = BlockStore.open(data_dir)
     found = (store.first_number, store.last_number, store.chain.state())
     store.close()
@@ -260,7 +255,7 @@ def reopened(data_dir: Path) -> tuple[int | None, int | None, dict[str, object]]
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, first: int) -> None:
-    """Also one in the middle of a chain, whose tree over all roots is not known."""
+    """Also for a chain that begins later, whose tree over all roots is unknown."""
     store = BlockStore.open(tmp_path)
     commit(store, BLOCKS[first:6])
     state = store.chain.state()
@@ -273,66 +268,60 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, first: int) -> None:
 
 
 def without(path: Path) -> None:
-    """No snapshot, as after a crash before the first."""
+    """As after a crash before the first snapshot."""
     path.unlink()
 
 
 def empty(path: Path) -> None:
-    """What a power failure may leave of a file that was not flushed."""
+    """A power failure may leave this of an unflushed file."""
     path.write_text("")
 
 
 def zeros(path: Path) -> None:
-    """The same, on another file system."""
+    """So may it on another file system."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
 def not_utf8(path: Path) -> None:
-    """Bytes that are no text."""
     path.write_bytes(b"\xff\xfe")
 
 
 def a_number(path: Path) -> None:
-    """JSON, but no object."""
     path.write_text("5")
 
 
 def a_list(path: Path) -> None:
-    """JSON, but no object either."""
     path.write_text("[{}]")
 
 
 def a_digit_changed(path: Path) -> None:
-    """A wrong tree: every further block would be refused."""
+    """With a wrong tree every further block would be refused."""
     text = path.read_text()
     at = text.index('"tree_stack": ["') + len('"tree_stack": ["')
     path.write_text(text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :])
 
 
 def a_folder(path: Path) -> None:
-    """Something else of its name."""
     path.unlink()
     path.mkdir()
 
 
 def snapshot_of(path: Path, blocks: Sequence[VerifiedBlock]) -> None:
-    """Put the snapshot of another ledger in the place."""
     filled(path.parent / "other", blocks)
     path.write_bytes((path.parent / "other" / "chain.json").read_bytes())
 
 
 def of_another_chain(path: Path) -> None:
-    """The same numbers, other hashes."""
+    """The same numbers with other hashes."""
     snapshot_of(path, [verified(block) for block in make_blocks(6, seed=8)])
 
 
 def behind(path: Path) -> None:
-    """A snapshot of some blocks ago, as after a crash."""
+    """An older snapshot, as after a crash."""
     snapshot_of(path, BLOCKS[:3])
 
 
 def of_a_later_beginning(path: Path) -> None:
-    """A chain that begins with another block."""
     snapshot_of(path, BLOCKS[1:6])
 
 
@@ -364,15 +353,14 @@ def test_a_snapshot_is_a_shortcut_and_nothing_hangs_on_it(
     caplog.clear()
     assert reopened(tmp_path) == good
     warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    # A folder in its place also cannot be replaced when the ledger is closed.
+    # The folder also fails the closing of the store.
     assert warnings[:1] == ([] if warning is None else [warning])
 
 
 def test_a_start_reads_only_what_came_after_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 3)
-    store = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path, snapshot_blocks=3)
     numbers = []
     for block in BLOCKS:
         commit(store, [block])
@@ -381,7 +369,7 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
         )
         numbers.append(state["chain"]["last_number"] if state else None)
     assert numbers == [None, None, 2, 2, 2, 5, 5, 5]
-    store.streamer.close()  # as a crash leaves it: the snapshot is not brought up to date
+    store.streamer.close()  # as in a crash: the snapshot stays old
 
     rolled: list[int] = []
     roll_forward = BlockStore._roll_forward
@@ -393,7 +381,7 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     monkeypatch.setattr(BlockStore, "_roll_forward", spy)
     assert reopened(tmp_path)[1] == 7
     assert reopened(tmp_path)[1] == 7
-    assert rolled == [6]  # the second start had nothing to read
+    assert rolled == [6]
 
 
 @pytest.mark.parametrize("has_index", [True, False])
@@ -426,7 +414,6 @@ def test_a_snapshot_that_cannot_be_written_does_no_harm(
 
 
 def stream_of(data_dir: Path, *entries: tuple[int, bytes]) -> None:
-    """Make a stream file of these entries."""
     data_dir.mkdir(exist_ok=True)
     streamer = DataStreamer.open(data_dir / "datastream.bin")
     streamer.start_atomic_op()
@@ -493,7 +480,7 @@ def test_a_stream_that_does_not_hold_a_chain_is_refused(
 ) -> None:
     stream_of(tmp_path, *entries)
     before = stream_bytes(tmp_path)
-    for _ in range(2):  # a refusal lets go of the locks
+    for _ in range(2):  # a refusal releases the locks
         with pytest.raises(Fatal) as caught:
             BlockStore.open(tmp_path)
         assert str(caught.value) == f"stream file {tmp_path}/datastream.bin{reason}"
@@ -516,7 +503,7 @@ def test_a_stream_of_another_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_blocks_that_were_here_are_missed(tmp_path: Path) -> None:
-    """The stream file was taken away, or another one put in its place; the snapshot is still there."""
+    """The stream file was moved or replaced; the snapshot is still there."""
     filled(tmp_path)
     path, index = tmp_path / "datastream.bin", tmp_path / "datastream.db"
     expected = "expected blocks up to 7, as chain.json beside it says; to begin anew, take an empty folder"
@@ -583,7 +570,7 @@ def test_a_block_that_is_not_where_its_bookmark_says_is_an_error(
 
 
 def test_the_root_hash_of_the_last_block_while_the_next_ones_are_committed(tmp_path: Path) -> None:
-    """They are in the stream before the chain takes note of them; nodes then seemed not to agree."""
+    """They are in the stream before the chain knows them."""
     store = BlockStore.open(tmp_path)
     commit(store, BLOCKS[:2])
     store.append(BLOCKS[2:4])

@@ -1,4 +1,4 @@
-"""Tests of `store.block_store`: the root hash of the last block, which the next may show to be another."""
+"""The root hash of the last block, which the next block may show to be another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.gateway.store.test_block_store import BLOCKS, filled, logged
 
 
 def with_two_roots(tmp_path: Path) -> tuple[BlockStore, bytes]:
-    """A ledger whose last block may have another root, and that root."""
+    """Return a block store whose last block may have another root, and that root."""
     other = b"o" * HASH_SIZE
     filled(tmp_path, BLOCKS[:3])
     store = BlockStore.open(tmp_path)
@@ -27,7 +27,7 @@ def test_a_root_that_is_settled_is_written_in_its_place_and_found_again(tmp_path
     store, other = with_two_roots(tmp_path)
     before = store.streamer.committed.total_entries
     store.settle(other)
-    store.settle(other)  # as after a disk that has refused what followed
+    store.settle(other)  # the disk refused the block after it
     store.settled()
     assert store.streamer.committed.total_entries == before
     assert (store.root_hash_at(2), store.chain.last_root_hash) == (other, other)
@@ -42,7 +42,7 @@ def test_a_root_that_is_settled_is_written_in_its_place_and_found_again(tmp_path
 def test_a_stop_between_settling_a_root_and_noting_it_leaves_the_settled_one(tmp_path: Path) -> None:
     store, other = with_two_roots(tmp_path)
     store.settle(other)
-    store.streamer.close()  # with the snapshot of before
+    store.streamer.close()  # with the earlier snapshot
     again = BlockStore.open(tmp_path)
     assert again.chain.links_of_next()[0] == other
     again.close()

@@ -1,4 +1,4 @@
-"""Tests of `store.block_store`, of cutting its last blocks: what a failing disk leaves, and what goes on."""
+"""Cutting the last blocks off a block store: what a failing disk leaves, and what goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.nodes import stream_bytes
 
 
 def snapshot_of(data_dir: Path) -> int:
-    """The last block that chain.json tells of."""
     number = json.loads((data_dir / "chain.json").read_text())["chain"]["last_number"]
     assert isinstance(number, int)
     return number
@@ -63,7 +62,7 @@ def test_a_disk_that_refuses_leaves_the_chain_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(CommitFailed):
         store.truncate(4)
     assert (store.last_number, store.chain.last_root_hash) == (7, BLOCKS[7].root_hash)
-    assert snapshot_of(tmp_path) == 4  # behind the stream, as it may be
+    assert snapshot_of(tmp_path) == 4  # behind the stream, which is allowed
     store.close()
     assert snapshot_of(tmp_path) == 7
     store = BlockStore.open(tmp_path)
@@ -72,7 +71,7 @@ def test_a_disk_that_refuses_leaves_the_chain_as_it_was(tmp_path: Path) -> None:
 
 
 def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where it cannot be written, nor where it is interrupted behind the commit point."""
+    """Neither when it cannot be written, nor when it is interrupted after the commit point."""
     filled(tmp_path)
     store = BlockStore.open(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.store.chain_file`: what was written is read, and nothing else is."""
+"""`chain.json`: what was written is read, and nothing else is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_change_anywhere_is_seen(tmp_path: Path) -> None:
-    """Whoever reads it takes it for the witness of the last block."""
+    """It is evidence of the last block."""
     text = pack(chain_of(3).state()).encode()
     path = tmp_path / SNAPSHOT_NAME
     for at in range(len(text)):

@@ -1,4 +1,4 @@
-"""Tests of `gateway.store.cutting`: what is written of what is cut, and where it is not written."""
+"""Cutting: what is written of the cut entries, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sluice.datastream.check.check import Severity, check_stream
 from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store import cutting
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.cutting import block_time, check_place, look_at, write_cut
 from tests.datastream.streams import commit, entries, operation
@@ -20,7 +19,6 @@ from tests.gateway.store.test_block_store import commit as commit_blocks
 
 
 def plain(path: Path, count: int = 5, **options: int) -> DataStreamer:
-    """A stream of sample operations, open."""
     streamer = DataStreamer.open(path, initial_pages=1, growth_pages=1, **options)  # type: ignore[arg-type]
     for number in range(count):
         commit(streamer, *operation(number))
@@ -43,13 +41,13 @@ def test_what_is_cut_is_a_stream_of_its_own_with_the_same_header(tmp_path: Path)
     assert not check_stream(place).counts[Severity.DAMAGE]
 
 
-def test_much_is_written_in_several_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "_COMMIT_BYTES", 2 * DATA_SIZE_MAX)
+def test_much_is_written_in_several_commits(tmp_path: Path) -> None:
     calls: list[None] = []
     large = [(9, bytes([number]) * DATA_SIZE_MAX) for number in range(7)]
     with plain(tmp_path / "s.bin", 0) as streamer:
         commit(streamer, *large)
-        write_cut(streamer, 0, tmp_path / "cut.bin", lambda: calls.append(None))
+        go_on = lambda: calls.append(None)  # noqa: E731
+        write_cut(streamer, 0, tmp_path / "cut.bin", go_on, commit_bytes=2 * DATA_SIZE_MAX)
     assert len(calls) == 3
     with DataStreamer.open(tmp_path / "cut.bin") as cut:
         assert list(cut.read_entries(0)) == entries(*large)
@@ -63,9 +61,9 @@ def test_the_same_again_is_taken_and_anything_else_refused(tmp_path: Path) -> No
         check_place(place, 13)
         write_cut(streamer, 12, place)
         assert place.read_bytes() == before
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             check_place(place, 12)
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             write_cut(streamer, 13, place)
         with pytest.raises(Fatal, match=r"s\.bin: got a file or folder of that name"):
             check_place(tmp_path / "s.bin", 13)
@@ -90,7 +88,7 @@ def test_nothing_is_left_of_one_that_failed_and_what_a_kill_left_is_in_nobodys_w
     (left / "cut.bin").write_bytes(b"half")
     with plain(tmp_path / "s.bin") as streamer:
         (tmp_path / "cut.bin").mkdir()
-        with pytest.raises(Fatal, match=r"what is cut overwrites nothing"):
+        with pytest.raises(Fatal, match=r"--cut-to overwrites nothing"):
             write_cut(streamer, 12, tmp_path / "cut.bin")
         assert not left.exists()
         (tmp_path / "cut.bin").rmdir()
@@ -113,5 +111,5 @@ def test_what_a_stream_holds_is_seen_without_a_lock(tmp_path: Path) -> None:
     streamer = store.streamer
     times = [block_time(streamer, streamer.get_bookmark(bookmark_of(number))) for number in range(3)]
     assert times == [1767225600 + 2 * number for number in range(3)]
-    assert block_time(streamer, 3) is None  # in mid-block: an item that is no header
+    assert block_time(streamer, 3) is None  # in mid-block: no header
     store.close()

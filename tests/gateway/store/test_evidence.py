@@ -1,4 +1,4 @@
-"""Tests of `gateway.store.evidence`: when a start refuses and what it says; and what a crash leaves."""
+"""The evidence before a start: when a start refuses, what it says, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
-from sluice.gateway.store import evidence as evidence_module
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
-from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
+from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for
 from tests.datastream.file.test_opening import held_in
 from tests.gateway.conducting import logged
 from tests.gateway.store.test_block_store import BLOCKS, commit, entries_of, filled, verified
@@ -24,7 +23,6 @@ MANY = [verified(block) for block in make_blocks(2 * GROUP_BLOCKS_DEFAULT + 10)]
 
 
 def header_of(data_dir: Path) -> bytes:
-    """The header entry of its stream."""
     return stream_bytes(data_dir)[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE]
 
 
@@ -35,7 +33,7 @@ def put_header(data_dir: Path, header: bytes) -> None:
 
 
 def filled_in_groups(data_dir: Path, *groups: Sequence[VerifiedBlock]) -> list[bytes]:
-    """Make a ledger of groups of blocks; return the header behind each."""
+    """Make a block store of groups of blocks; return the header after each."""
     store, headers = BlockStore.open(data_dir), []
     for group in groups:
         commit(store, group)
@@ -45,7 +43,7 @@ def filled_in_groups(data_dir: Path, *groups: Sequence[VerifiedBlock]) -> list[b
 
 
 def held(data_dir: Path) -> tuple[bytes, dict[bytes, bytes] | None, bytes]:
-    """All that a start could change."""
+    """Return all that a start could change."""
     chain = data_dir / "chain.json"
     return (
         stream_bytes(data_dir),
@@ -55,7 +53,7 @@ def held(data_dir: Path) -> tuple[bytes, dict[bytes, bytes] | None, bytes]:
 
 
 def refused(data_dir: Path, *, group_blocks_max: int = GROUP_BLOCKS_DEFAULT) -> str:
-    """Open a ledger, which must be refused and left as it is; return what was found."""
+    """Fail to open a block store, which stays as it is; return what was found."""
     before = held(data_dir)
     for _ in range(2):
         with pytest.raises(Fatal) as caught:
@@ -147,7 +145,7 @@ def test_a_chain_that_cannot_be_read_is_no_witness(tmp_path: Path) -> None:
 
 
 def without_witness(data_dir: Path, first_count: int, blocks: Sequence[VerifiedBlock]) -> None:
-    """A folder whose index, snapshot and header are those of the first blocks; its file has all of them."""
+    """Make a folder whose file has all blocks, but index, snapshot and header only the first."""
     first = data_dir.with_name("first")
     filled(first, blocks[:first_count])
     filled(data_dir, blocks)
@@ -163,7 +161,7 @@ def without_witness(data_dir: Path, first_count: int, blocks: Sequence[VerifiedB
 def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
     tmp_path: Path, more: int, group_blocks_max: int
 ) -> None:
-    """One more was committed once, and the header went back; the setting may have been lowered since."""
+    """One more block was counted once, by a header that went back; the setting may have been lowered."""
     count = max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1 + more
     data_dir = tmp_path / "node"
     without_witness(data_dir, 3, MANY[: 3 + count])
@@ -178,23 +176,24 @@ def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
 
 
 @pytest.mark.parametrize("is_more", [False, True])
-def test_a_group_has_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_more: bool) -> None:
-    """Whole blocks between the first and the last of what is behind the header."""
+def test_a_group_has_so_many_bytes(tmp_path: Path, is_more: bool) -> None:
+    """Those between the first and the last block behind the header."""
     data_dir = tmp_path / "node"
     without_witness(data_dir, 1, BLOCKS)
     size = sum(ENTRY_HEAD_SIZE + len(data) for block in BLOCKS[2:7] for _, data in entries_of(block))
     assert size < COMMIT_GROUP_BYTES_MAX
-    monkeypatch.setattr(evidence_module, "COMMIT_GROUP_BYTES_MAX", size - is_more)
+    judge = judge_for(data_dir, GROUP_BLOCKS_DEFAULT, size - is_more)
     if is_more:
-        assert "with blocks 1 to 7" in refused(data_dir)
+        with pytest.raises(Fatal, match="with blocks 1 to 7"):
+            BlockStore.open(data_dir, judge=judge)
     else:
-        BlockStore.open(data_dir).close()
+        BlockStore.open(data_dir, judge=judge).close()
 
 
 def test_a_copy_of_a_stream_that_was_being_written_is_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its header was copied first, and what was committed meanwhile is behind it: the original has that."""
+    """Its header was copied first, and later commits are behind it: the original has them."""
     copy = tmp_path / "copy"
     headers = filled_in_groups(tmp_path / "node", MANY[:3], MANY[3:])
     copy.mkdir()
@@ -209,12 +208,12 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
 
 @pytest.mark.parametrize("begun", [1, 2])
 def test_what_was_begun_is_dropped_by_the_next_start(tmp_path: Path, begun: int) -> None:
-    """Killed between the halves of a commit: one group of whole blocks, or two."""
+    """A kill between the halves of a commit leaves one group of whole blocks, or two."""
     store = BlockStore.open(tmp_path)
     commit(store, BLOCKS[:3])
     for number in range(3, 3 + begun):
         store.begin(BLOCKS[number : number + 1])
-    store.streamer._bookmarks.close()  # as a kill does
+    store.streamer._bookmarks.close()  # as in a kill
     store.streamer._file.disk.close()
     header = header_of(tmp_path)
     again = BlockStore.open(tmp_path)

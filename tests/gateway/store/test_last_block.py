@@ -1,4 +1,4 @@
-"""Tests of `store.last_block`: what a node finds at its start, by what it holds and which keys it has."""
+"""The check of the last block at a start, by its fault and the node's keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def look(
     book: RsaBook | None = None,
     root_layout: RootLayout = "auto",
 ) -> LastBlock | None:
-    """Look at the last of these blocks."""
     store = stored(data_dir, blocks)
     try:
         proofs = ProofVerifier(keys, mode, ledger_data, book)
@@ -56,7 +55,6 @@ def look(
 
 
 def change_end(data_dir: Path, changed: bytes) -> None:
-    """Write another root hash into the end of the last block."""
     store = BlockStore.open(data_dir)
     streamer = store.streamer
     number = streamer.committed.total_entries - 1
@@ -101,7 +99,7 @@ def test_ledger_data_that_contradict_the_block_are_refused(tmp_path: Path) -> No
 
 
 def test_a_key_that_is_missing_is_a_lack(tmp_path: Path) -> None:
-    """The keys say nothing against the block; a network may go on with proofs of another kind."""
+    """The keys do not contradict the block; a network may go on with another kind of proof."""
     found = look(tmp_path, [TssChain(NETWORK).block(0)])
     assert found is not None
     assert found.lack is not None
@@ -112,7 +110,7 @@ def test_a_key_that_is_missing_is_a_lack(tmp_path: Path) -> None:
 
 @real.needs_real_blocks
 def test_an_address_book_that_does_not_fit_is_a_lack(tmp_path: Path) -> None:
-    """A book changes with its network, and there can be one only."""
+    """A book changes with its network, and a node has only one."""
     blocks = [real.block("record-file-chain", 0)]
     keys = TrustedKeys(rsa_file="book")
     found = look(tmp_path, blocks, keys, book=RsaBook(record_files.book_bytes(4)))
@@ -127,7 +125,7 @@ def test_an_address_book_that_does_not_fit_is_a_lack(tmp_path: Path) -> None:
 
 
 def test_a_root_hash_that_is_not_the_blocks_is_damage(tmp_path: Path) -> None:
-    """Or the next block of every honest publisher would be refused, for ever."""
+    """Else every honest publisher's next block would be refused for ever."""
     store = stored(tmp_path, BLOCKS)
     root_hash = store.root_hash_at(2)
     store.close()
@@ -161,14 +159,13 @@ def real_other_root(block: Block) -> bytes:
 
 
 def flip_root(data_dir: Path, number: int) -> None:
-    """Change a bit of the root hash that a block was stored with, as a disk does."""
     store = BlockStore.open(data_dir)
     root_hash = store.root_hash_at(number)
     store.streamer.close()  # without a snapshot
     assert root_hash is not None
     path = data_dir / "datastream.bin"
     content = bytearray(path.read_bytes())
-    # The next block's footer names it, too; the end of the block comes before that.
+    # The end of the block comes before the next block's footer, which names the root too.
     content[content.index(root_hash) + 7] ^= 4
     path.write_bytes(content)
 
@@ -176,7 +173,7 @@ def flip_root(data_dir: Path, number: int) -> None:
 @pytest.mark.parametrize("has_snapshot", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_root_hash_of_an_earlier_block_is_damage(tmp_path: Path, has_snapshot: bool, number: int) -> None:
-    """Without a snapshot the tree over all roots would be wrong, and each further block refused."""
+    """Without a snapshot the tree over all roots would be wrong, and every further block refused."""
     stored(tmp_path, BLOCKS).close()
     flip_root(tmp_path, number)
     if not has_snapshot:
@@ -186,7 +183,7 @@ def test_a_root_hash_of_an_earlier_block_is_damage(tmp_path: Path, has_snapshot:
     for _ in range(2):
         with pytest.raises(Fatal, match=rf"block {number} in .*: got block {number}: root hash .* is stored"):
             look(tmp_path, [])
-    # What is not believed is not written down: it would outlive the damage.
+    # A doubted chain is not written: the snapshot would outlive the damage.
     assert has_snapshot == (tmp_path / "chain.json").exists()
     assert not has_snapshot or (tmp_path / "chain.json").read_bytes() == before
 
@@ -197,7 +194,7 @@ def test_a_root_hash_on_an_earlier_page_is_damage_where_the_links_tell(
     monkeypatch.setattr(BlockStore, "first_on_last_page", lambda store: store.last_number)
     stored(tmp_path, BLOCKS).close()
     flip_root(tmp_path, 0)
-    assert look(tmp_path, []) is not None  # the chain is that of the snapshot
+    assert look(tmp_path, []) is not None  # the snapshot's chain
     (tmp_path / "chain.json").unlink()
     for _ in range(2):
         with pytest.raises(Fatal, match=r"block 2, the last in .*: footer field 2 .*sluice check says where"):
@@ -235,7 +232,7 @@ def test_a_block_on_the_last_page_that_was_changed_is_damage(tmp_path: Path) -> 
 
 
 def start(data_dir: Path, **settings: Any) -> list[str]:
-    """Start a node, and tell why it is not ready."""
+    """Start a node; return why it is not ready."""
 
     async def main() -> list[str]:
         async with running_node(data_dir, **settings) as node:

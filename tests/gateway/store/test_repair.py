@@ -1,4 +1,4 @@
-"""Tests of `gateway.store.repair`: what is offered, found again under the locks, and done."""
+"""The repair: what is offered, found again under the locks, and done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.gateway.store.test_evidence import filled_in_groups, held, put_header
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A folder of eight blocks whose header counts five."""
+    """Make a folder of eight blocks whose header counts five."""
     headers = filled_in_groups(tmp_path, BLOCKS[:5], BLOCKS[5:])
     put_header(tmp_path, headers[0])
     return tmp_path

@@ -1,4 +1,4 @@
-"""The scrubber over real folders: pace, passes, its place over a restart, and what it finds."""
+"""The scrubber over real folders: pace, passes, its place after a restart, and what it finds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Pauses:
-    """Sleeps at once, writes down how long that would have been, and stands still after so many."""
+    """Does not sleep, records how long it should have, and blocks after so many calls."""
 
     def __init__(self, count: int) -> None:
         self.seconds: list[float] = []
@@ -45,7 +45,7 @@ class Pauses:
 
 @asynccontextmanager
 async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, BlockStore, Metrics, Pauses]]:
-    """A scrubber that has made so many pauses."""
+    """Run a scrubber until it has made so many pauses."""
     store, metrics, sleep = BlockStore.open(folder), Metrics(verification_mode="full"), Pauses(pauses)
     scrubber = Scrubber(store, PageBlocks(store), metrics, PACE, sleep=sleep)
     task = asyncio.ensure_future(scrubber.run())
@@ -64,7 +64,7 @@ async def test_a_pass_reads_every_page_at_its_pace_and_the_next_one_waits(folder
         assert metrics.scrubbed_bytes._value.get() == PAGES * PAGE_SIZE
         assert metrics.scrub_pass_end._value.get() > 1_700_000_000
         assert all(0 <= seconds <= PAGE_SIZE / PACE for seconds in sleep.seconds[:-1])
-        assert 3500 < sleep.seconds[-1] <= 3600  # a short stream is not scrubbed all the time
+        assert 3500 < sleep.seconds[-1] <= 3600  # a short stream is not scrubbed without pause
         assert not store.streamer.sums.bad
         assert scrubber.next_page == 0
 
@@ -115,7 +115,7 @@ async def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pyt
     store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
     scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
     flip(folder, 2, 5000)
-    # What a reader gets is what memory has: the file as it was.
+    # Readers get the right bytes from memory.
     monkeypatch.setattr(store.streamer.sums, "_read", lambda page: good)
     await scrubber._look_at(2)
     assert metrics.pages_healed._value.get() == 1

@@ -1,4 +1,4 @@
-"""Checking blocks: a sound chain, and each thing that can be wrong with one, told with its place."""
+"""The check of stored blocks: a sound chain, and each fault with its place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.nodes import make_blocks
 Entries = list[tuple[int, bytes]]
 
 
-def laid_out(first: int = 0) -> list[Entries]:
-    """The entries of each of five blocks."""
+def serialized(first: int = 0) -> list[Entries]:
+    """Return the entries of each of five blocks."""
     found = []
     for block in make_blocks(first + 5)[first:]:
         hasher = BlockHasher()
@@ -28,13 +28,13 @@ def laid_out(first: int = 0) -> list[Entries]:
     return found
 
 
-BLOCKS = laid_out()
+BLOCKS = serialized()
 
 
 def check(
     blocks: Sequence[Entries], gap_before: int | None = None
 ) -> tuple[BlockCheck, list[tuple[str, int]]]:
-    """Feed blocks; return the check and what it reported, as (what, entry number)."""
+    """Feed blocks; return the check and its reports, as (what, entry number)."""
     reports: list[tuple[str, int]] = []
     checker = BlockCheck(lambda what, offset, number: reports.append((what, number)))
     number = 0
@@ -50,14 +50,14 @@ def check(
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_sound_chain(first: int) -> None:
-    checker, reports = check(laid_out(first))
+    checker, reports = check(serialized(first))
     assert reports == []
     assert checker.is_block_stream
     assert (checker.block_count, checker.last_number) == (5, first + 4)
 
 
 def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
-    """A chain that was committed with the roots of these layouts, whatever its version suggests."""
+    """Return a chain that was committed with the roots of these layouts, whatever its version suggests."""
     found, roots = [], [EMPTY_HASH]
     tree = StreamingTree()
     for number, layout in enumerate(layouts):
@@ -70,7 +70,7 @@ def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
 
 @pytest.mark.parametrize("minor", [77, 78])
 def test_a_chain_whose_versions_do_not_tell_the_layout(minor: int) -> None:
-    """The root that is stored, which a proof signed, says which layout a block has."""
+    """The stored root, which a proof signed, shows the layout of a block."""
     checker, reports = check(in_layouts([8, 16, 16, 8, 16], minor))
     assert reports == []
     assert checker.block_count == 5

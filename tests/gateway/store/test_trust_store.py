@@ -17,7 +17,6 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData, SearchLimits, publications_in
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store import trust_store as ledger_files
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.store.trust_store import (
     KEPT_NAME,
@@ -43,29 +42,26 @@ NO_KEYS = TrustedKeys()
 
 
 def stored(data_dir: Path, blocks: Sequence[Block]) -> BlockStore:
-    """A ledger with blocks that nobody verified."""
-    ledger = BlockStore.open(data_dir)
+    store = BlockStore.open(data_dir)
     verified = [
         VerifiedBlock(block.number, block.items, summary_of(list(block.items)).root_hash) for block in blocks
     ]
     if verified:
-        ledger.append(verified)
+        store.append(verified)
         for each in verified:
-            ledger.advance(each)
-    return ledger
+            store.advance(each)
+    return store
 
 
 def start(
     data_dir: Path, keys: TrustedKeys = NO_KEYS, *blocks: Block, first: int | None = 0
 ) -> LedgerData | None:
-    """What a node with these blocks would start with."""
-    ledger = stored(data_dir, blocks)
+    """Return what a node with these blocks would start with."""
+    store = stored(data_dir, blocks)
     try:
-        return ledger_to_start_with(
-            keys, "full", ledger, given=given_ledger(keys, "full"), first_number=first
-        )
+        return ledger_to_start_with(keys, "full", store, given=given_ledger(keys, "full"), first_number=first)
     finally:
-        ledger.close()
+        store.close()
 
 
 # --- files of the operator ----------------------------------------------------------------------------------
@@ -177,13 +173,12 @@ def test_a_file_has_to_match_the_id(tmp_path: Path, content: bytes) -> None:
     assert given_ledger(NO_KEYS, "full") is None
 
 
-def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_files, "PUBLICATION_FILE_BYTES_MAX", 1000)
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     for name, compress in (("gz", gzip.compress), ("zst", zstandard.compress), ("plain", bytes)):
         path = tmp_path / name
         path.write_bytes(compress(bytes(100_000)))
         with pytest.raises(LedgerKeyError, match=r": got a longer file, expected at most 1000 bytes$"):
-            ledger_of_file(path)
+            ledger_of_file(path, bytes_max=1000)
 
 
 def test_an_address_book(tmp_path: Path) -> None:
@@ -263,7 +258,7 @@ def test_a_full_disk_is_no_reason_to_stop_and_leaves_nothing_half_written(
     assert [record.message for record in caplog.records] == ["ledger data could not be kept"]
     assert kept_ledger(tmp_path) is None
     assert not new.exists()
-    new.write_bytes(NETWORK.publication[:100])  # as a crash leaves it
+    new.write_bytes(NETWORK.publication[:100])  # as in a crash
     assert kept_ledger(tmp_path) is None
     assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     assert kept_ledger(tmp_path) == NETWORK.ledger
@@ -279,7 +274,7 @@ def test_what_is_kept_and_cut_off_stops_the_node(tmp_path: Path, size: int) -> N
 
 
 def test_what_is_kept_and_changed_by_hand_stops_the_node(tmp_path: Path) -> None:
-    """Each byte of the id and of the address book; and what neither covers, by the block 0 that is here."""
+    """Each byte of the id and of the address book; the stored block 0 covers the rest."""
     network = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
     chain = TssChain(network)
     assert start(tmp_path, NO_KEYS, chain.block(0)) == network.ledger
@@ -303,12 +298,12 @@ def test_what_is_kept_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=rf"^{path}: got .*Is a directory"):
         kept_ledger(tmp_path)
     path.rmdir()
-    path.write_bytes(CHAIN.block(0).to_bytes())  # put there by hand: as good as the bare publication
+    path.write_bytes(CHAIN.block(0).to_bytes())  # by hand: as good as the bare publication
     assert kept_ledger(tmp_path) == NETWORK.ledger
 
 
 def test_what_is_kept_elsewhere_and_gone_stops_the_node(tmp_path: Path) -> None:
-    """A link to a volume that is not mounted: no other block 0 is believed, and the link stays."""
+    """A link to an unmounted volume: no other block 0 is trusted, and the link stays."""
     path = tmp_path / KEPT_NAME
     path.symlink_to(tmp_path / "unmounted" / KEPT_NAME)
     for _ in range(2):
@@ -335,9 +330,9 @@ def test_keys_of_other_kinds_need_no_ledger_data(tmp_path: Path) -> None:
 
 
 def test_mode_hash_needs_none(tmp_path: Path) -> None:
-    ledger = stored(tmp_path, [CHAIN.block(0)])
-    assert ledger_to_start_with(NO_KEYS, "hash", ledger, first_number=0) is None
-    ledger.close()
+    store = stored(tmp_path, [CHAIN.block(0)])
+    assert ledger_to_start_with(NO_KEYS, "hash", store, first_number=0) is None
+    store.close()
 
 
 def test_block_0_in_the_stream_gives_them(tmp_path: Path) -> None:
@@ -363,7 +358,7 @@ def test_a_chain_whose_block_0_publishes_nothing_goes_on_after_a_restart(
 
 
 def test_a_block_0_whose_proof_does_not_hold_gives_none(tmp_path: Path) -> None:
-    """It was taken in mode hash."""
+    """Mode hash accepted it."""
     forged = CHAIN.block(0, signed_by=OTHER)
     with pytest.raises(
         LedgerKeyError, match=r"^ledger keys: got none, expected tss:FILE, or a key of another"
@@ -375,10 +370,10 @@ def test_a_block_0_whose_proof_does_not_hold_gives_none(tmp_path: Path) -> None:
 def test_a_block_0_that_is_too_long_to_search_contradicts_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was taken in mode hash, and nobody can tell what it publishes."""
+    """Mode hash accepted it, and nobody can tell what it publishes."""
     assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     bounded = partial(publications_in, limits=SearchLimits(fields_max=0))
-    monkeypatch.setattr(ledger_files, "publications_in", bounded)
+    monkeypatch.setattr("sluice.gateway.store.trust_store.publications_in", bounded)
     with pytest.raises(LedgerKeyError, match=r"or that block 0 has$"):
         start(tmp_path)
     assert kept_ledger(tmp_path) == NETWORK.ledger
@@ -440,7 +435,7 @@ def test_another_wraps_key_is_other_data(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_pinned_later_asks_who_vouches_for_the_wraps_key(tmp_path: Path) -> None:
-    """Without a key, a node believes whoever delivers block 0: maybe one with a WRAPS key of his own."""
+    """Without a key, a node trusts whoever delivers block 0, perhaps with a WRAPS key of his own."""
     network = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes())
     chain, pinned = TssChain(network), TrustedKeys(tss_id=ID)
     forged, honest = tmp_path / "forged", tmp_path / "honest"
@@ -448,16 +443,16 @@ def test_an_id_that_is_pinned_later_asks_who_vouches_for_the_wraps_key(tmp_path:
     with pytest.raises(LedgerKeyError) as caught:
         start(forged, pinned)
     assert str(caught.value) == (
-        f"{forged / KEPT_NAME}: got a WRAPS key for which block 0 does not vouch, "
+        f"{forged / KEPT_NAME}: got a WRAPS key that block 0 does not vouch for, "
         "expected a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust"
     )
-    assert start(forged) == network.ledger  # as before: nobody is asked
+    assert start(forged) == network.ledger  # as before: no key is needed
     assert start(honest, NO_KEYS, chain.block(0)) == network.ledger
     assert start(honest, pinned) == network.ledger
 
 
 def test_the_same_data_written_otherwise_are_the_same_data(tmp_path: Path) -> None:
-    """Another tool writes the node number 0 out, or adds a field of a later version."""
+    """Another tool writes the node number 0, or adds a field of a later version."""
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication + b"\x20\x01")
     assert ledger_of_file(path).publication != NETWORK.publication

@@ -65,11 +65,6 @@ def test_a_message_of_too_many_items_is_refused_before_one_is_taken() -> None:
     assert items.threads == set()
 
 
-def test_few_items_need_no_slot() -> None:
-    assert Looking.is_quick([SHORT] * (SLOT_ITEMS_MIN - 1))
-    assert not Looking.is_quick([SHORT] * SLOT_ITEMS_MIN)
-
-
 TAGS = (b"\x0a", b"\x8a\x00", b"\x8a\x80\x00")
 """Tags of an item in a message, in forms of one byte and more."""
 

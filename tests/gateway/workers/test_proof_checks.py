@@ -60,10 +60,9 @@ def with_checks(
 def test_what_is_quick_is_checked_at_once() -> None:
     async def play(checks: ProofChecks) -> None:
         own = summary_of(block_items(3))
-        assert checks.at_once(own)
         assert checks.check_now(own) == own._replace(root_hash_other_layout=None)
-        assert not checks.at_once(SUMMARIES[1])
-        assert checks.at_once(summary_of(block_items(0)))
+        assert checks.check_now(SUMMARIES[1]) is None
+        assert checks.check_now(summary_of(block_items(0))) is not None
         checks.warm_up()
         assert checks.process_id is None  # Ed25519 keys need none
 
@@ -74,11 +73,11 @@ def test_block_0_is_looked_at_where_it_may_publish() -> None:
     own = summary_of(block_items(0))
 
     async def awaiting(checks: ProofChecks) -> None:
-        assert not checks.at_once(own)
+        assert checks.check_now(own) is None
 
     async def knowing(checks: ProofChecks) -> None:
-        assert not checks.at_once(own)
-        assert checks.at_once(summary_of(block_items(1)))
+        assert checks.check_now(own) is None
+        assert checks.check_now(summary_of(block_items(1))) is not None
 
     with_checks(awaiting)
     with_checks(knowing, OWN_KEY, NETWORK.ledger)

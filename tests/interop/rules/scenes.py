@@ -35,7 +35,8 @@ class Clock:
         self._node = node
         self._offset_ns = 0
         conductor = node.conductor
-        for part in (conductor, conductor.in_flight, conductor.acknowledging):
+        conductor.now_ns = self._now_ns
+        for part in (conductor.in_flight, conductor.acknowledging):
             part._now_ns = self._now_ns
 
     def _now_ns(self) -> int:

@@ -213,7 +213,7 @@ async def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path
         await send(bob, LARGE[1], 0, 1)
         await stage.begun(1)
         sending = asyncio.ensure_future(send(bob, LARGE[1], 1))
-        await stage.until(lambda: any(stream.held_back for stream in arbiter.streams.values()))
+        await stage.until(lambda: any(stream.is_paused for stream in arbiter.streams.values()))
         assert arbiter.publisher_bytes["claimed:bob"] < LARGE[1].size_bytes
         await send(carol, LARGE[2], 0, 4)
         await stage.begun(2)
@@ -294,7 +294,7 @@ async def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
         sending = asyncio.ensure_future(ask_for_ever(deaf))
         if is_ended:
             (outbox,) = stage.node.conductor._outboxes.values()
-            await stage.until(lambda: len(outbox._responses) > 20)
+            await stage.until(lambda: len(outbox.responses) > 20)
             arbiter = stage.node.conductor.arbiter
             stage.node.conductor.perform(arbiter.bad_request(outbox.publisher_id, "nonsense", 0))
         await asyncio.wait({sending})

@@ -1,0 +1,42 @@
+"""The limits of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS
+from sluice.gateway.pipeline.dispute import SETTLE_NS
+
+__all__ = ["PipelineLimits"]
+
+SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
+"""Above this, writing a group takes longer than the flush that sharing would save the group before it."""
+
+RELEASED_BLOCKS_MAX: Final = 64
+"""Without it, a standby's return could put thousands of answers into an outbox at once."""
+
+TIMER_LATE_SECONDS_MAX: Final = 0.005
+"""A timer this late means that the node stood still. `Conductor.stood_still` may not have been called yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLimits:
+    """The limits of one conductor and its stages."""
+
+    responses_max: int = 4096
+    """Responses that may wait for one publisher."""
+    group_blocks_max: int = 64
+    """Blocks that share one pair of flushes."""
+    group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
+    """Bytes of a group after which it takes no further block."""
+    shared_flush_bytes_max: int = SHARED_FLUSH_BYTES_MAX
+    """Item bytes of a group that may share its flush with the group before it."""
+    disk_probe_seconds: float = DISK_PROBE_SECONDS
+    """Time between two probes of a disk that refuses writes."""
+    released_blocks_max: int = RELEASED_BLOCKS_MAX
+    """Blocks that are acknowledged in one go."""
+    dispute_settle_ns: int = SETTLE_NS
+    """Time that sources of a dispute must agree."""
+    timer_late_seconds_max: float = TIMER_LATE_SECONDS_MAX
+    """A timer of the race that is later than this waits once more before it ends anybody's time."""
