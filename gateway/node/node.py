@@ -455,7 +455,7 @@ class Node:
             self.store, first_number(settings), self.reporter.status_report, detail.answer
         )
         publishing = self.publish_service = PublishService(
-            self.conductor, Admission(admission_limits(settings))
+            self.conductor, Admission(admission_limits(settings)), self._limits.drain
         )
         self.block_access = BlockAccessService(
             self.store, self._page_blocks.ensure_block, self._limits.access

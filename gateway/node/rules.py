@@ -15,6 +15,7 @@ from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.services.node_service import AccessLimits
+from sluice.gateway.services.publish_service import DrainLimits
 from sluice.gateway.services.status_detail import Abilities
 from sluice.gateway.services.subscribe_service import SubscribeLimits
 from sluice.gateway.settings.table import Settings
@@ -44,6 +45,7 @@ class NodeLimits:
     access: AccessLimits = field(default_factory=AccessLimits)
     pipeline: PipelineLimits = field(default_factory=PipelineLimits)
     """Two of its limits are settings."""
+    drain: DrainLimits = field(default_factory=DrainLimits)
     health_check_seconds: float = HEALTH_CHECK_SECONDS
     processor_look_seconds: float = LOOK_SECONDS
     publishers_shown: int = PUBLISHERS_SHOWN

@@ -55,16 +55,10 @@ from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.message_shares import SMALL_BYTES, StreamKey
 from sluice.gateway.workers.looking import CROWD_BYTES_MIN, Looking
 
-__all__ = ["BadMessage", "PublishService", "to_wire", "write_responses"]
+__all__ = ["BadMessage", "DrainLimits", "PublishService", "to_wire", "write_responses"]
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS: Final = 1.0
-"""How long a publisher may be silent after the node has ended its stream. Until then its messages are read
-and dropped: a publisher that writes before it reads gets to the answer."""
-DRAIN_SECONDS_MAX: Final = 30.0
-"""How long such a stream is read at most, and how long a publisher may leave the node's last response, and
-then the status, unread."""
 HALF_CLOSE_SECONDS: Final = 0.02
 """A stream that lives so long after the publisher's last message was closed in order. gRPC reports a broken
 stream 0.1 ms after its end."""
@@ -98,15 +92,31 @@ _DENIAL_STATUS = {
 _STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndStatus}
 
 
+@dataclass(frozen=True, slots=True)
+class DrainLimits:
+    """The times of a stream that the node has ended."""
+
+    silence_seconds: float = 1.0
+    """How long the publisher may be silent. Until then its messages are read and dropped: a publisher that
+    writes before it reads gets to the answer."""
+    seconds_max: float = 30.0
+    """How long the stream is read at most, and how long the publisher may leave the node's last response,
+    and then the status, unread."""
+
+
 class PublishService:
     """The publish service of one node.
 
     Args:
         conductor: takes the events.
         admission: decides who may open a stream.
+        drain: how an ended stream is drained.
     """
 
-    def __init__(self, conductor: Conductor, admission: Admission | None = None) -> None:
+    def __init__(
+        self, conductor: Conductor, admission: Admission | None = None, drain: DrainLimits | None = None
+    ) -> None:
+        self._limits = drain or DrainLimits()
         self._conductor = conductor
         self._looking = Looking(conductor.slots)
         self._admission = admission or Admission(AdmissionLimits())
@@ -164,7 +174,7 @@ class PublishService:
         try:
             await asyncio.wait({writer, over}, return_when=asyncio.FIRST_COMPLETED)
             if not outbox.overflow.is_set():
-                await asyncio.wait({writer}, timeout=DRAIN_SECONDS_MAX)
+                await asyncio.wait({writer}, timeout=self._limits.seconds_max)
             if outbox.overflow.is_set() or not writer.done():
                 reason = "the publisher does not read its responses"
                 self._conductor.disconnect(outbox, reason)
@@ -193,7 +203,7 @@ class PublishService:
         """
         aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
         try:
-            if not (await asyncio.wait({aborting}, timeout=DRAIN_SECONDS_MAX))[0]:
+            if not (await asyncio.wait({aborting}, timeout=self._limits.seconds_max))[0]:
                 found = caller.cut_off()
                 log.warning(
                     "publisher reads nothing" + (", and is cut off" if found else ""),
@@ -204,13 +214,14 @@ class PublishService:
             aborting.cancel()
 
     async def _drain(self, outbox: Outbox, reader: asyncio.Task[None]) -> None:
-        """Let the reader drop messages until none comes for `DRAIN_SECONDS`, or for `DRAIN_SECONDS_MAX`."""
+        """Let the reader drop messages until none comes for a while, or the time is over."""
         if outbox.said_goodbye:
             await asyncio.wait({reader}, timeout=HALF_CLOSE_SECONDS)
             return
-        for _ in range(int(DRAIN_SECONDS_MAX / DRAIN_SECONDS)):
+        limits = self._limits
+        for _ in range(int(limits.seconds_max / limits.silence_seconds)):
             before = outbox.dropped_count
-            await asyncio.wait({reader}, timeout=DRAIN_SECONDS)
+            await asyncio.wait({reader}, timeout=limits.silence_seconds)
             if reader.done() or outbox.dropped_count == before:
                 return
 

@@ -18,9 +18,9 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, field_item, kind_of
 from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
 from sluice.gateway.node import rules as node_rules
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.race.records import RaceRules
-from sluice.gateway.services import publish_service
-from sluice.gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
+from sluice.gateway.services.publish_service import METHOD_NAME, SERVICE_NAME, DrainLimits
 from sluice.gateway.workers.hashing import Hashing
 from sluice.gateway.workers.loop_slots import LoopSlots
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
@@ -40,10 +40,8 @@ from tests.nodes import (
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")
 
 
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a publisher pauses in sending to a stream that was ended: it closes its side."""
-    monkeypatch.setattr(publish_service, "DRAIN_SECONDS", ANSWER_SECONDS)
+LIMITS = NodeLimits(drain=DrainLimits(silence_seconds=ANSWER_SECONDS))
+"""However long a publisher pauses in sending to a stream that was ended: it closes its side."""
 
 
 def with_node(
@@ -52,7 +50,7 @@ def with_node(
     """Run a scenario against a node that holds blocks 0 to committed - 1; return the stream file's bytes."""
 
     async def main() -> None:
-        async with running_node(tmp_path, **settings) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, LIMITS, **settings) as node, wire_to(node) as wire:
             if committed:
                 publisher = await wire.publisher("first")
                 await publisher.block(*make_blocks(committed))
@@ -554,7 +552,7 @@ class wire_to_stopped:
         self.tmp_path = tmp_path
 
     async def __aenter__(self) -> Publisher:
-        self.node = running_node(self.tmp_path)
+        self.node = running_node(self.tmp_path, LIMITS)
         node = await self.node.__aenter__()
         self.wire = Wire(node)
         publisher = await self.wire.publisher()

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.race.tables import BlockState
-from sluice.gateway.services import publish_service
+from sluice.gateway.services.publish_service import DrainLimits
 from tests.nodes import (
     ANSWER_SECONDS,
     Publisher,
@@ -81,30 +80,31 @@ class Stage(Wire):
         await self.until(lambda: len(self.node.conductor.arbiter.streams) == count)
 
 
+_PATIENT = DrainLimits(silence_seconds=ANSWER_SECONDS)
+
+
 @asynccontextmanager
 async def playing(
-    data_dir: Path, *, committed: int = 9, drain_seconds: float = ANSWER_SECONDS, **settings: Any
+    data_dir: Path, *, committed: int = 9, drain: DrainLimits = _PATIENT, **settings: Any
 ) -> AsyncIterator[Stage]:
     """A node that holds blocks 0 to committed - 1.
 
-    `drain_seconds`: how long a publisher whose stream the node has ended may be silent. It is long, since a
-    test that is to write on may have no time; it closes its side when it is done.
+    By default a publisher may be silent for long on a stream that the node has ended: it closes its side when
+    it is done.
     """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publish_service, "DRAIN_SECONDS", drain_seconds)
-        async with running_node(data_dir, **settings) as node:
-            if committed:
-                async with wire_to(node) as wire:
-                    first = await wire.publisher("first")
-                    await first.block(*BLOCKS[:committed])
-                    await first.call.done_writing()
-                    await first.expect(*(f"ack {number}" for number in range(committed)), "closed")
-            stage = Stage(node)
-            try:
-                await stage.left(0)
-                yield stage
-            finally:
-                await stage.close()
+    async with running_node(data_dir, NodeLimits(drain=drain), **settings) as node:
+        if committed:
+            async with wire_to(node) as wire:
+                first = await wire.publisher("first")
+                await first.block(*BLOCKS[:committed])
+                await first.call.done_writing()
+                await first.expect(*(f"ack {number}" for number in range(committed)), "closed")
+        stage = Stage(node)
+        try:
+            await stage.left(0)
+            yield stage
+        finally:
+            await stage.close()
 
 
 async def played(data_dir: Path, scene: Callable[[Stage], Awaitable[None]], **options: Any) -> bytes:

@@ -19,12 +19,13 @@ from sluice.gateway.blocks.item_set import ItemSet
 from sluice.gateway.blocks.items import ItemKind, field_item
 from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from sluice.gateway.services import publish_service
+from sluice.gateway.services.publish_service import DrainLimits
 from sluice.gateway.transport.admission import Admission
 from sluice.gateway.workers import looking
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from sluice.publishers.client.client import ClientOptions, publish_blocks
 from tests.interop.rules.scenes import BLOCKS, Stage, played, playing
-from tests.nodes import KEY, Publisher, split
+from tests.nodes import ANSWER_SECONDS, KEY, Publisher, split
 
 KIB = 1024
 OPTIONS = MakerOptions(rounds_per_block=1, transactions_per_block=120, item_bytes=2 * KIB)
@@ -286,10 +287,12 @@ async def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
 
     queue_max = 1_000_000 if is_ended else 100
     async with playing(
-        tmp_path, publish_send_queue_max=queue_max, publish_max_streams_per_publisher=1
+        tmp_path,
+        drain=DrainLimits(silence_seconds=ANSWER_SECONDS, seconds_max=0.2),
+        publish_send_queue_max=queue_max,
+        publish_max_streams_per_publisher=1,
     ) as stage:
         monkeypatch.setattr(Admission, "release", spy)
-        monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
         (deaf,) = await stage.publishers("deaf")
         sending = asyncio.ensure_future(ask_for_ever(deaf))
         if is_ended:

@@ -14,7 +14,7 @@ from sluice.gateway.api import publish_pb2
 from sluice.gateway.blocks.block_numbers import U64_MAX, from_wire
 from sluice.gateway.race.actions import Action, PublisherId
 from sluice.gateway.race.arbiter import Arbiter
-from sluice.gateway.services import publish_service
+from sluice.gateway.services.publish_service import DrainLimits
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.admission import Admission
 from tests.gateway.conducting import gate, logged
@@ -111,7 +111,7 @@ async def test_what_end_stream_says_is_noted(
 
 async def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
     """A slow writer that looks at its answers only at the end: it has time, and the status is in order."""
-    async with playing(tmp_path, drain_seconds=1.5) as stage:
+    async with playing(tmp_path, drain=DrainLimits(silence_seconds=1.5)) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
@@ -124,11 +124,8 @@ async def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Pat
         assert await alice.call.code() is grpc.StatusCode.OK
 
 
-async def test_a_stream_that_was_ended_is_not_read_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with playing(tmp_path, drain_seconds=0.5) as stage:
-        monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 2.0)
+async def test_a_stream_that_was_ended_is_not_read_for_ever(tmp_path: Path) -> None:
+    async with playing(tmp_path, drain=DrainLimits(silence_seconds=0.5, seconds_max=2.0)) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
