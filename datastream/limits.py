@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "BOOKMARKS_CHECKED_AT_OPEN_MAX",
+    "BOOKMARKS_KEPT_AT_OPEN_MAX",
     "BOOKMARK_SIZE_MAX",
     "BOOKMARK_SIZE_MIN",
     "CHECKPOINT_INTERVAL",
@@ -15,14 +17,16 @@ __all__ = [
     "DATA_BETWEEN_BOOKMARKS_BYTES_MAX",
     "GROWTH_PAGES",
     "INITIAL_PAGES",
-    "LINGER_SECONDS",
     "PENDING_BOOKMARKS_MAX",
+    "REBUILD_BATCH_BOOKMARKS",
     "RECEIVE_BYTES",
     "ROOM_BYTES",
     "ROOM_OPERATION_BYTES_MAX",
+    "STREAM_LIMITS",
     "TAIL_LOOKED_AT_BYTES_MAX",
     "FollowLimits",
     "ServerLimits",
+    "StreamLimits",
 ]
 
 # --- the stream file -------------------------------------------------------------------------------------
@@ -70,15 +74,37 @@ PENDING_BOOKMARKS_MAX = 16_384
 
 A thread writes the batch while the next one gathers, so memory holds at most twice as many."""
 
+REBUILD_BATCH_BOOKMARKS = 16_384
+"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
+
+BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
+"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
+(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
+
+BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
+"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
+their pages are not walked again when the index is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Limits of a `DataStreamer`; the constants of the same names say why they are what they are."""
+
+    pending_bookmarks_max: int = PENDING_BOOKMARKS_MAX
+    rebuild_batch_bookmarks: int = REBUILD_BATCH_BOOKMARKS
+    bookmarks_checked_at_open_max: int = BOOKMARKS_CHECKED_AT_OPEN_MAX
+    bookmarks_kept_at_open_max: int = BOOKMARKS_KEPT_AT_OPEN_MAX
+    data_between_bookmarks_bytes_max: int = DATA_BETWEEN_BOOKMARKS_BYTES_MAX
+
+
+STREAM_LIMITS = StreamLimits()
+"""The defaults."""
+
+
 # --- the TCP server --------------------------------------------------------------------------------------
 
 RECEIVE_BYTES = 4_096
 """Bytes read from a client at once; the longest command has 36. No more is read while an answer waits."""
-
-LINGER_SECONDS = 1.0
-"""How long a closing connection waits for its client's end, so that no reset destroys the last answer.
-
-Longer while bytes are under way, until the client takes none for the write timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +123,22 @@ class ServerLimits:
 
     sweep_interval_seconds: float = 5.0
     """How often timeouts are checked; at most a quarter of the shorter one. go: 5 s."""
+
+    linger_seconds: float = 1.0
+    """How long a closing connection waits for its client's end, so that no reset destroys the last answer.
+    Longer while bytes are under way, until the client takes none for the write timeout."""
+
+    accept_pause_seconds: float = 0.5
+    """Pause of accepting when the process has no file descriptor left (EMFILE)."""
+
+    accept_batch_count: int = 128
+    """Connections accepted in one slot."""
+
+    wakes_per_slot: int = 512
+    """Clients woken by a commit in one slot; about 5 ms."""
+
+    swept_per_slot: int = 2_048
+    """Clients whose timeouts are checked in one slot; about 3 ms when all were sent something."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""

@@ -42,7 +42,7 @@ from sluice.datastream.file.folder_lock import (
     bookmarks_folder,
 )
 from sluice.datastream.file.page_index import PageTable, decode_table, encode_table
-from sluice.datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS
 
 __all__ = [
     "COVERED_KEY",
@@ -62,8 +62,6 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-REBUILD_BATCH_BOOKMARKS = 16_384
-"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
 REOPEN_ROOM_BYTES = 1 << 20
 """Bytes that must be free on the disk before a bookmark DB that failed is closed and opened again: LevelDB
 writes new files then, and a table of what is in its log. Until then it can be read."""
@@ -720,15 +718,20 @@ class BookmarkIndex:
         self._pending = {}
         self._pending_covered = self._written_covered = None
 
-    def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
+    def rebuild(
+        self,
+        pages: Iterable[tuple[list[tuple[bytes, int]], int]],
+        batch_bookmarks: int = REBUILD_BATCH_BOOKMARKS,
+    ) -> None:
         """Add the bookmarks of many entries in batches; after a crash it continues behind the last batch.
 
         Args:
             pages: (bookmarks, number of entries covered after them), in order.
+            batch_bookmarks: at least so many are in a batch, but for the last one.
         """
         for bookmarks, covered in pages:
             self.record(dict(bookmarks), covered)
-            if self.pending_count >= REBUILD_BATCH_BOOKMARKS:
+            if self.pending_count >= batch_bookmarks:
                 self.write_pending()
         self.write_pending()
 

@@ -26,7 +26,7 @@ from sluice.datastream.file.operation_table import CALL_NAMES, Call, OperationSt
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
 from sluice.datastream.layout import Committed
-from sluice.datastream.limits import PENDING_BOOKMARKS_MAX
+from sluice.datastream.limits import StreamLimits
 
 __all__ = ["Committer"]
 
@@ -43,6 +43,7 @@ class Committer:
         appender: its writer.
         changer: its unfinished updates are finished before a commit.
         group: the operations to commit.
+        limits: of the streamer.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Committer:
         appender: Appender,
         changer: Changer,
         group: OperationGroup,
+        limits: StreamLimits,
     ) -> None:
         self.publishing = threading.Lock()
         """Held while a commit and its bookmarks are published."""
@@ -62,6 +64,7 @@ class Committer:
         self._appender = appender
         self._changer = changer
         self._group = group
+        self._pending_bookmarks_max = limits.pending_bookmarks_max
         self._begun: WrittenGroup | None = None
         appender.on_failed_flush = bookmarks.doubt
 
@@ -156,7 +159,7 @@ class Committer:
                     self._bookmarks.roll_back(undo)
                 self._roll_back(end)
         # Only now: a commit that is rolled back must leave no bookmarks in the DB.
-        if flush or pending_count >= PENDING_BOOKMARKS_MAX:
+        if flush or pending_count >= self._pending_bookmarks_max:
             self._write_bookmarks(flush=flush)  # step 6
 
     def _end_failed(self, before: WrittenGroup | None) -> None:

@@ -93,10 +93,10 @@ class Evidence:
         """Yield the whole entries behind the header, each with its offset."""
         return entries_behind(self.file.disk, self.header)
 
-    def tail(self) -> Tail:
-        """Count the entries behind the header."""
+    def tail(self, bytes_max: int = TAIL_LOOKED_AT_BYTES_MAX) -> Tail:
+        """Count the entries that begin in the `bytes_max` bytes behind the header."""
         end, count = self.file.committed.total_length, 0
-        limit = end + TAIL_LOOKED_AT_BYTES_MAX
+        limit = end + bytes_max
         for entry, offset in self.entries_behind():
             if offset >= limit:
                 return Tail(count, end, is_all=False)

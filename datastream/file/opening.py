@@ -64,17 +64,11 @@ from sluice.datastream.layout import (
     encode_header_page,
     file_size_of,
 )
+from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 
 __all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
-
-BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
-"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
-(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
-BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
-"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
-their pages are not walked again when the index is made."""
 
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
@@ -98,6 +92,7 @@ class OpeningOptions:
     go_on: Callable[[], None] | None = None
     judge: Judge | None = None
     past_damage: bool = False
+    limits: StreamLimits = STREAM_LIMITS
 
     def __post_init__(self) -> None:
         """Refuse impossible sizes."""
@@ -239,7 +234,9 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
-    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    index_state = IndexState.AHEAD
+    if taken is None:
+        index_state = _index_state(bookmarks, file, evidence, options.limits)
     is_odd = file.refusal is not None or (options.past_damage and index_state is IndexState.FOREIGN)
     if is_odd and patch is None and taken is None:
         _load_around_damage(file, bookmarks, index_state, options)
@@ -247,7 +244,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         if options.judge is not None:  # before, nothing of the file could be read
             options.judge(evidence)
         if options.past_damage and file.damaged:
-            index_state = _index_state(bookmarks, file, evidence)
+            index_state = _index_state(bookmarks, file, evidence, options.limits)
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     appender = Appender(file, options.growth_pages)
@@ -271,7 +268,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         elif action is Action.CHECK_PAGES:
             if not file.is_walked:
                 file.tables = bookmarks
-                to_index = _check_pages(file, covered, options.go_on)
+                to_index = _check_pages(file, covered, options)
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
@@ -286,7 +283,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
                 bookmarks.notes.put_all(sums)
                 if patch is None and is_kept_for_another(record):
                     bookmarks.put_update_record(record)
-            bookmarks.rebuild(to_index)
+            bookmarks.rebuild(to_index, options.limits.rebuild_batch_bookmarks)
     if not actions or actions[-1] is Action.TRIM_TAIL:
         differing |= _flush_found(appender, bookmarks, options)
     _open_sums(file, bookmarks, differing)
@@ -392,10 +389,12 @@ def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
         return None
 
 
-def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence) -> IndexState:
+def _index_state(
+    bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence, limits: StreamLimits
+) -> IndexState:
     header = file.header(file.committed)
     try:
-        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+        highest_number = bookmarks.highest_number(limits.bookmarks_checked_at_open_max)
         covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
@@ -414,9 +413,7 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
     )
 
 
-def _check_pages(
-    file: StreamFile, covered: int, go_on: Callable[[], None] | None
-) -> Iterator[_PageBookmarks]:
+def _check_pages(file: StreamFile, covered: int, options: OpeningOptions) -> Iterator[_PageBookmarks]:
     """Walk the pages as `_bookmarks_from` does, before anything is changed; return what that yields.
 
     Pages whose bookmarks exceed what memory may keep are walked again later.
@@ -426,11 +423,11 @@ def _check_pages(
     """
     kept: list[_PageBookmarks] = []
     kept_count, kept_end = 0, covered
-    for bookmarks, entries_end in _bookmarks_from(file, covered, go_on):
-        if kept_count < BOOKMARKS_KEPT_AT_OPEN_MAX:
+    for bookmarks, entries_end in _bookmarks_from(file, covered, options.go_on):
+        if kept_count < options.limits.bookmarks_kept_at_open_max:
             kept.append((bookmarks, entries_end))
             kept_count, kept_end = kept_count + len(bookmarks), entries_end
-    return chain(kept, _bookmarks_from(file, kept_end, go_on))
+    return chain(kept, _bookmarks_from(file, kept_end, options.go_on))
 
 
 def _bookmarks_from(

@@ -50,9 +50,10 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamH
 from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
-    DATA_BETWEEN_BOOKMARKS_BYTES_MAX,
     GROWTH_PAGES,
     INITIAL_PAGES,
+    STREAM_LIMITS,
+    StreamLimits,
 )
 
 __all__ = ["DataStreamer"]
@@ -65,7 +66,12 @@ class DataStreamer:
     """An open stream. Make one with `DataStreamer.open`."""
 
     def __init__(
-        self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender, access: Access = Access.WRITE
+        self,
+        file: StreamFile,
+        bookmarks: BookmarkIndex,
+        appender: Appender,
+        access: Access = Access.WRITE,
+        limits: StreamLimits = STREAM_LIMITS,
     ) -> None:
         self._file = file
         self._bookmarks = bookmarks
@@ -74,7 +80,8 @@ class DataStreamer:
         self._group = OperationGroup(
             file.committed, state=OperationState.READ_ONLY if access is Access.READ else OperationState.IDLE
         )
-        self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
+        self._committer = Committer(file, bookmarks, appender, self._changer, self._group, limits)
+        self._limits = limits
         # Called for each entry: without the detour through the methods below, which document them.
         self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
         self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
@@ -98,6 +105,7 @@ class DataStreamer:
         go_on: Callable[[], None] | None = None,
         judge: Judge | None = None,
         past_damage: bool = False,
+        limits: StreamLimits = STREAM_LIMITS,
     ) -> DataStreamer:
         """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
 
@@ -117,6 +125,7 @@ class DataStreamer:
             judge: told what header, index and file say, before anything is changed; see `opening.Judge`.
             past_damage: open a stream also where full pages are damaged, if the index tells which entries
                 they held. Whoever asks for one of these meets `EntriesDisagree`.
+            limits: of memory and of work while it opens.
 
         Raises:
             StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
@@ -137,9 +146,10 @@ class DataStreamer:
             go_on,
             judge,
             past_damage,
+            limits,
         )
         file, bookmarks, appender = open_parts(Path(path), options)
-        return cls(file, bookmarks, appender, access)
+        return cls(file, bookmarks, appender, access, limits)
 
     def close(self) -> None:
         """Drop uncommitted operations, write pending bookmarks, close file and index; idempotent."""
@@ -476,7 +486,7 @@ class DataStreamer:
         Raises:
             BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
             BookmarksReversed: `from_bookmark` lies after `to_bookmark`.
-            RangeTooLarge: more data than `DATA_BETWEEN_BOOKMARKS_BYTES_MAX`.
+            RangeTooLarge: more data than `data_between_bookmarks_bytes_max`.
         """
         from_number, to_number = self.get_bookmark(from_bookmark), self.get_bookmark(to_bookmark)
         if from_number > to_number:
@@ -485,8 +495,9 @@ class DataStreamer:
         for entry in self._file.entries(from_number, to_number):
             if not entry.is_bookmark:
                 joined += entry.data
-                if len(joined) > DATA_BETWEEN_BOOKMARKS_BYTES_MAX:
-                    raise RangeTooLarge(from_number, to_number, DATA_BETWEEN_BOOKMARKS_BYTES_MAX)
+                if len(joined) > self._limits.data_between_bookmarks_bytes_max:
+                    size_max = self._limits.data_between_bookmarks_bytes_max
+                    raise RangeTooLarge(from_number, to_number, size_max)
         return bytes(joined)
 
     def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:

@@ -34,7 +34,7 @@ from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
-from sluice.datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
+from sluice.datastream.limits import RECEIVE_BYTES, ServerLimits
 from sluice.datastream.protocol.commands import (
     Close,
     CommandCore,
@@ -641,7 +641,8 @@ class Connection:
             return
         if not self._ended:
             self._watch(want_read=True, want_write=False)
-        self._wait_for_linger(LINGER_FIRST_SECONDS, self._context.loop.time() + LINGER_SECONDS)
+        until = self._context.loop.time() + self._context.limits.linger_seconds
+        self._wait_for_linger(LINGER_FIRST_SECONDS, until)
 
     def _drop_input(self) -> None:
         try:
@@ -675,7 +676,7 @@ class Connection:
                 _logger.info(text, self.peer, extra=self._caused)
                 self._reset()
                 return
-        self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)
+        self._wait_for_linger(min(2 * delay, self._context.limits.linger_seconds), until)
 
     def _has_all(self) -> bool:
         """Return whether the client's host has everything; our FIN counts as one byte."""

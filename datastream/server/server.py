@@ -1,7 +1,7 @@
 """The TCP server of a stream: accepts clients, wakes them after commits, enforces timeouts.
 
     commit, any thread -> _on_commit -> (one call into the loop, however many commits) -> _wake
-    _wake: WAKES_PER_SLOT waiting clients at a time get what was committed; other events run in between
+    _wake: `wakes_per_slot` waiting clients at a time get what was committed; other events run in between
 
 Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
 Each client is a `Connection`; the protocol is in `commands.py`.
@@ -31,20 +31,12 @@ __all__ = ["StreamServer"]
 
 _logger = logging.getLogger(__name__)
 
-ACCEPT_BATCH_COUNT = 128
-"""Connections accepted in one slot."""
-ACCEPT_PAUSE_SECONDS = 0.5
-"""Pause when the process has no file descriptor left (EMFILE)."""
 KEEPALIVE_PROBES = 9
 """Unanswered keepalive probes after which a connection is dead. go: 9."""
 KEEPALIVE_SECONDS = 15
 """Silence before the first keepalive probe, and between probes. go: 15 s, by default."""
 LISTEN_BACKLOG_COUNT = 1_024
 """Connections that the kernel holds until they are accepted."""
-SWEPT_PER_SLOT = 2_048
-"""Clients whose timeouts are checked in one slot; about 3 ms when all were sent something."""
-WAKES_PER_SLOT = 512
-"""Clients woken by a commit in one slot; about 5 ms."""
 
 _CLIENT_IS_GONE = frozenset(
     {
@@ -206,7 +198,7 @@ class StreamServer:
 
     def _accept(self, listener: socket.socket) -> None:
         assert self._context is not None
-        for _ in range(ACCEPT_BATCH_COUNT):
+        for _ in range(self._limits.accept_batch_count):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -215,7 +207,8 @@ class StreamServer:
                 if error.errno in _CLIENT_IS_GONE:
                     _logger.debug("a client was gone before it was accepted: %s", error)
                     continue
-                _logger.error("cannot accept clients for %.1f s: %s", ACCEPT_PAUSE_SECONDS, error)
+                seconds = self._limits.accept_pause_seconds
+                _logger.error("cannot accept clients for %.1f s: %s", seconds, error)
                 self._pause_accepting(listener)
                 return
             party = party_of(address[0].partition("%")[0])
@@ -253,7 +246,7 @@ class StreamServer:
         loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
         self._timers[listener] = loop.call_later(
-            ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept, listener
+            self._limits.accept_pause_seconds, loop.add_reader, fd, self._accept, listener
         )
 
     def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
@@ -309,7 +302,7 @@ class StreamServer:
         assert self._context is not None
         waiting, to_wake = self._context.waiting, self._to_wake
         tail = LiveTail(self._streamer)
-        for _ in range(min(WAKES_PER_SLOT, len(to_wake))):
+        for _ in range(min(self._limits.wakes_per_slot, len(to_wake))):
             connection = to_wake.popleft()
             if connection in waiting:
                 connection.wake(tail)
@@ -333,9 +326,9 @@ class StreamServer:
         assert self._context is not None
         loop, limits = self._context.loop, self._limits
         now = loop.time()
-        for connection in connections[:SWEPT_PER_SLOT]:
+        for connection in connections[: limits.swept_per_slot]:
             connection.sweep(now)
-        if rest := connections[SWEPT_PER_SLOT:]:
+        if rest := connections[limits.swept_per_slot :]:
             self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
             return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]

@@ -24,6 +24,7 @@ from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, S
 from sluice.datastream.file.page_sums import sum_of
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
+from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
@@ -91,9 +92,9 @@ Work = Callable[[DataStreamer, Run], None]
 
 
 @contextmanager
-def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
+def opened(path: Path, disk: MemoryDisk, limits: StreamLimits = STREAM_LIMITS) -> Iterator[DataStreamer]:
     """Open a stream; let go of its locks whatever happens, without the writes of an orderly end."""
-    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1)
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1, limits=limits)
     try:
         yield streamer
     finally:
@@ -163,10 +164,10 @@ def work_in_halves(streamer: DataStreamer, run: Run) -> None:
             run.acknowledged, begun, group = list(run.offered), group, []
 
 
-def step_count(path: Path, work: Work) -> int:
+def step_count(path: Path, work: Work, limits: StreamLimits = STREAM_LIMITS) -> int:
     """Return how many writes and flushes a workload makes after the stream was created."""
     disk = MemoryDisk()
-    with opened(path, disk) as streamer:
+    with opened(path, disk, limits) as streamer:
         disk.steps.clear()
         work(streamer, Run())
     shutil.rmtree(path.with_name("s.db"))
@@ -212,22 +213,20 @@ def test_every_boundary(tmp_path: Path, how: str, work: Work) -> None:
 
 
 @pytest.mark.parametrize("bookmarks_max", [2, 1000])
-def test_every_boundary_of_commits_without_a_flush(
-    tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_boundary_of_commits_without_a_flush(tmp_path: Path, bookmarks_max: int) -> None:
     """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
-    monkeypatch.setattr("sluice.datastream.file.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
-    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False))
+    limits = StreamLimits(pending_bookmarks_max=bookmarks_max)
+    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False), limits)
 
 
-def crash_everywhere(path: Path, how: str, work: Work) -> None:
+def crash_everywhere(path: Path, how: str, work: Work, limits: StreamLimits = STREAM_LIMITS) -> None:
     """Stop a workload before each of its steps, and check what a reopening finds."""
     rng = random.Random(f"crash {how}")
-    steps = step_count(path, work)
+    steps = step_count(path, work, limits)
     assert steps > 20
     for crash_at in range(steps + 1):
         run, disk = Run(), MemoryDisk()
-        with opened(path, disk) as streamer:
+        with opened(path, disk, limits) as streamer:
             disk.steps.clear()
             disk.crash_at = crash_at
             try:

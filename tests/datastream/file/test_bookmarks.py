@@ -18,7 +18,6 @@ import pytest
 from sluice.datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
 from sluice.datastream.file.bookmarks import (
     COVERED_KEY,
-    REBUILD_BATCH_BOOKMARKS,
     STREAM_KEY,
     BookmarkIndex,
     Notes,
@@ -28,6 +27,7 @@ from sluice.datastream.file.bookmarks import (
 )
 from sluice.datastream.file.page_index import PageTable
 from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.limits import REBUILD_BATCH_BOOKMARKS
 from tests.datastream.streams import bookmark, commit
 
 OPEN_WITH_LEVELDB = """

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sluice.datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailable
-from sluice.datastream.file import evidence as evidence_module
 from sluice.datastream.file.bookmarks import STREAM_KEY, BookmarkIndex
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.evidence import BOOKMARKS_COMPARED_AT_OPEN_MAX, Evidence, Tail, entries_behind
@@ -249,20 +248,18 @@ def test_behind_the_end_of_a_file_is_nothing(path: Path) -> None:
     assert behind(path) == []
 
 
-def test_the_tail_is_looked_at_up_to_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tail_is_looked_at_up_to_a_limit(path: Path) -> None:
     headers = filled(path)
     put_header(path, headers[0])
     start, end = (int.from_bytes(header[22:30], "big") for header in (headers[0], headers[1]))
     assert end - start < TAIL_LOOKED_AT_BYTES_MAX
-    found = []
+    found: list[Tail] = []
 
     def judge(evidence: Evidence) -> None:
-        found.append(evidence.tail())
+        found.extend((evidence.tail(), evidence.tail(end - start)))
 
-    for size in (TAIL_LOOKED_AT_BYTES_MAX, end - start):
-        monkeypatch.setattr(evidence_module, "TAIL_LOOKED_AT_BYTES_MAX", size)
-        with pytest.raises(HeaderBehind):
-            DataStreamer.open(path, judge=judge)
+    with pytest.raises(HeaderBehind):
+        DataStreamer.open(path, judge=judge)
     last = int.from_bytes(headers[-1][22:30], "big")
     assert found == [Tail(55, last, is_all=True), Tail(5, end, is_all=False)]
     assert str(found[1]) == f"at least 5 whole entries, to offset {end}"

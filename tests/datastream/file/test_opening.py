@@ -16,14 +16,14 @@ import pytest
 
 from sluice.datastream import errors
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.file import bookmarks, opening
+from sluice.datastream.file import opening
 from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.fingerprint import FINGERPRINT_SIZE
-from sluice.datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.layout import file_size_of, page_end, page_start
+from sluice.datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX, StreamLimits
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 
@@ -225,14 +225,12 @@ class EnoughOfIt(Exception):
     """Somebody will not wait any longer."""
 
 
-def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(path: Path) -> None:
     with DataStreamer.open(path) as streamer:
         for number in range(6):
             commit(streamer, bookmark(number), (1, b"x" * 700_000))
     shutil.rmtree(path.with_suffix(".db"))
-    monkeypatch.setattr(bookmarks, "REBUILD_BATCH_BOOKMARKS", 1)
+    limits = StreamLimits(rebuild_batch_bookmarks=1)
     for step_count in count():  # ended before each page that is walked, be it to check it or to index it
         steps = iter(range(step_count))
 
@@ -240,7 +238,7 @@ def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
             if next(steps, None) is None:
                 raise EnoughOfIt
 
-        with suppress(EnoughOfIt), DataStreamer.open(path, go_on=go_on) as streamer:
+        with suppress(EnoughOfIt), DataStreamer.open(path, go_on=go_on, limits=limits) as streamer:
             found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(6)]
             break
     assert found == list(range(0, 12, 2))
@@ -511,7 +509,7 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
     path: Path, monkeypatch: pytest.MonkeyPatch, kept_max: int, index: str, covered: int | None
 ) -> None:
     numbers = twelve_pages(path, covered)
-    monkeypatch.setattr(opening, "BOOKMARKS_KEPT_AT_OPEN_MAX", kept_max)
+    limits = StreamLimits(bookmarks_kept_at_open_max=kept_max)
     walked: list[int] = []
     walk = StreamFile.walk
 
@@ -520,7 +518,7 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
         return walk(file, page_number)
 
     monkeypatch.setattr(StreamFile, "walk", counted_walk)
-    with DataStreamer.open(path) as streamer:
+    with DataStreamer.open(path, limits=limits) as streamer:
         to_index = list(range(4 if index == "behind" else 0, 12))
         assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first: it always is
         assert [streamer.get_bookmark(bookmark(page)[1]) for page in range(12)] == numbers
@@ -531,7 +529,7 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
 
 @pytest.mark.parametrize("is_past", [False, True])
 def test_so_many_bookmarks_are_compared_at_opening_and_later_ones_when_they_are_looked_up(
-    path: Path, monkeypatch: pytest.MonkeyPatch, is_past: bool
+    path: Path, is_past: bool
 ) -> None:
     """16,384 are too many for a test. Keys of the DB are in order, and two of its own lie before `z`."""
     streamer = DataStreamer.open(path)
@@ -540,8 +538,8 @@ def test_so_many_bookmarks_are_compared_at_opening_and_later_ones_when_they_are_
     change_database(path.with_name("s.db"), z=u64(6))  # past the end of the stream
     checked_count = 2 if is_past else 5
     assert checked_count < BOOKMARKS_CHECKED_AT_OPEN_MAX
-    monkeypatch.setattr(opening, "BOOKMARKS_CHECKED_AT_OPEN_MAX", checked_count)
-    with DataStreamer.open(path) as streamer:
+    limits = StreamLimits(bookmarks_checked_at_open_max=checked_count)
+    with DataStreamer.open(path, limits=limits) as streamer:
         held = dict(streamer._bookmarks.items())
         assert (b"z" in held) is is_past
         with pytest.raises(BookmarkNotFound):

@@ -24,11 +24,11 @@ KILLS_PER_STREAM = 12
 """A stream that lives longer takes ever longer to be compared."""
 WRITER = """
 import os, sys
-from sluice.datastream.file import streamer as streamer_module
+from sluice.datastream.limits import StreamLimits
 from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.file.test_streamer_kill import step
-streamer_module.PENDING_BOOKMARKS_MAX = 7  # batches behind unflushed commits are on their way, too
-streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1)
+limits = StreamLimits(pending_bookmarks_max=7)  # batches behind unflushed commits are on their way, too
+streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1, limits=limits)
 items = [(entry.type, entry.data) for entry in streamer.read_entries(0)]
 number = int(sys.argv[2])
 while True:

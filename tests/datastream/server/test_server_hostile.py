@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,6 @@ from sluice.datastream.errors import AddressUnavailable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
 from sluice.datastream.limits import ServerLimits
-from sluice.datastream.server import connection as connection_module
-from sluice.datastream.server import server as server_module
 from sluice.datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
 from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS
 from sluice.datastream.server.server import (
@@ -29,7 +28,7 @@ from sluice.datastream.server.server import (
     StreamServer,
     format_address,
 )
-from tests.datastream.serving import Clock, ServerThread, has_ipv6, read_exactly, read_to_end
+from tests.datastream.serving import PATIENT, Clock, ServerThread, has_ipv6, read_exactly, read_to_end
 from tests.datastream.streams import commit
 
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
@@ -209,12 +208,10 @@ def test_a_slow_line_is_not_a_client_that_does_not_read(streamer: DataStreamer, 
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_no_file_descriptor_left(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_file_descriptor_left(streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture) -> None:
     """Clients wait in the kernel while there is none, the loop does not spin, and then they are served."""
-    monkeypatch.setattr(server_module, "ACCEPT_PAUSE_SECONDS", 0.3)
-    with ServerThread(streamer, loop=loop) as serving, serving.connect() as first:
+    limits = replace(PATIENT, accept_pause_seconds=0.3)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as first:
         until(serving, lambda: serving.server.client_count == 1)
         clients = [socket.socket() for _ in range(5)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -410,11 +407,8 @@ async def test_the_same_port_again(streamer: DataStreamer) -> None:
     await scenario(serving.port)
 
 
-def test_closing_with_clients_in_every_state(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_SECONDS", 600.0)
-    with ServerThread(streamer, loop=loop) as serving:
+def test_closing_with_clients_in_every_state(streamer: DataStreamer, loop: str) -> None:
+    with ServerThread(streamer, loop=loop, limits=replace(PATIENT, linger_seconds=600.0)) as serving:
         clients = [serving.connect() for _ in range(4)]
         _, half, blocked, ended = clients
         half.sendall(START_0[:11])
@@ -499,11 +493,9 @@ def read_into(client: socket.socket, received: bytearray) -> None:
         received += more
 
 
-def test_a_closing_client_may_send_so_much_and_no_more(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_SECONDS", 600.0)
-    with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
+def test_a_closing_client_may_send_so_much_and_no_more(streamer: DataStreamer, loop: str) -> None:
+    limits = replace(PATIENT, linger_seconds=600.0)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as client:
         client.sendall(UNKNOWN)
         assert read_to_end(client) == INVALID_COMMAND  # the server has said its last word
         (connection,) = serving.server._connections
@@ -514,13 +506,10 @@ def test_a_closing_client_may_send_so_much_and_no_more(
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_more_clients_than_are_accepted_or_woken_in_one_turn(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_clients_than_are_accepted_or_woken_in_one_slot(streamer: DataStreamer, loop: str) -> None:
     """128 and 512 otherwise: the rest has its turn after the others."""
-    monkeypatch.setattr(server_module, "ACCEPT_BATCH_COUNT", 2)
-    monkeypatch.setattr(server_module, "WAKES_PER_SLOT", 2)
-    with ServerThread(streamer, loop=loop) as serving, contextlib.ExitStack() as stack:
+    limits = replace(PATIENT, accept_batch_count=2, wakes_per_slot=2)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         held = threading.Event()
         serving._loop.call_soon_threadsafe(held.wait, 20)
         clients = [stack.enter_context(serving.connect()) for _ in range(5)]
@@ -533,12 +522,11 @@ def test_more_clients_than_are_accepted_or_woken_in_one_turn(
             assert read_exactly(client, 17 + 4).endswith(b"last")
 
 
-def test_more_clients_than_are_swept_in_one_turn(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_clients_than_are_swept_in_one_slot(streamer: DataStreamer, loop: str) -> None:
     """2,048 otherwise: the rest has its turn after other events, and then the sweep comes again."""
-    monkeypatch.setattr(server_module, "SWEPT_PER_SLOT", 2)
-    limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1)
+    limits = ServerLimits(
+        write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1, swept_per_slot=2
+    )
     with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         for _ in range(2):
             for client in [stack.enter_context(serving.connect()) for _ in range(5)]:
