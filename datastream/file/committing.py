@@ -21,8 +21,7 @@ from collections.abc import Callable
 from sluice.datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, MisuseError
 from sluice.datastream.file.appending import Appender, CommitStep
 from sluice.datastream.file.bookmarks import BookmarkIndex
-from sluice.datastream.file.operation import OperationGroup, WrittenGroup
-from sluice.datastream.file.operation_table import CALL_NAMES, Call, OperationState
+from sluice.datastream.file.operation import CALL_NAMES, Call, OperationGroup, OperationState, WrittenGroup
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
 from sluice.datastream.layout import Committed

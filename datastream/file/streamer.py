@@ -40,8 +40,7 @@ from sluice.datastream.file.committing import Committer
 from sluice.datastream.file.concurrent_changes import RangeSender
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
-from sluice.datastream.file.operation import OperationGroup
-from sluice.datastream.file.operation_table import Call, OperationState
+from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
 from sluice.datastream.file.streamfile import StreamFile
@@ -82,10 +81,15 @@ class DataStreamer:
         )
         self._committer = Committer(file, bookmarks, appender, self._changer, self._group, limits)
         self._limits = limits
-        # Called for each entry: without the detour through the methods below, which document them.
-        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
-        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        # These run for each operation or entry, so they bypass the methods below, which document them.
         self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
+        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
+        self.add_stream_entries = self._group.add_entries  # type: ignore[method-assign]
+        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self.seal_atomic_op = self._group.seal  # type: ignore[method-assign]
+        self.commit_atomic_op = self._committer.commit  # type: ignore[method-assign]
+        self.begin_commit = self._committer.begin  # type: ignore[method-assign]
+        self.finish_commit = self._committer.finish  # type: ignore[method-assign]
 
     # --- opening and closing -----------------------------------------------------------------------------
 
@@ -221,7 +225,7 @@ class DataStreamer:
 
     def seal_atomic_op(self) -> None:
         """End the open operation; it joins the next commit, and another one may be started (group commit)."""
-        self._group.move(Call.SEAL)
+        self._group.seal()
 
     def rollback_atomic_op(self) -> None:
         """Drop the open operation; sealed ones stay."""

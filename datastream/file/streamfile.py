@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -441,7 +442,9 @@ class StreamFile:
         total_length, total_entries = self.totals
         if count != total_entries:
             total_length = self.length_without(count)
-        return fingerprint_of(self.header(Committed(total_length, count)), self.read)
+        return fingerprint_of(
+            self.header(Committed(total_length, count)), partial(self.changes.read, self.disk)
+        )
 
     def data_end(self, page_number: int, limit: int) -> int:
         """Return the offset just past the last entry of a page, as far as `limit`.

@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.datastream import errors
-from sluice.datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
-from sluice.datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
+from sluice.datastream.file.operation import (
+    OPERATION_GROUP_BYTES_MAX,
+    TRANSITIONS,
+    Call,
+    OperationGroup,
+    OperationState,
+    Wrong,
+)
 from sluice.datastream.file.pages import walk_page
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,

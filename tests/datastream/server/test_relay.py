@@ -22,6 +22,7 @@ from sluice.datastream.errors import (
     StreamFileUnavailable,
     WrongStreamType,
 )
+from sluice.datastream.file.committing import Committer
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import HEADER_PAGE_SIZE, Entry, page_start
 from sluice.datastream.limits import FollowLimits
@@ -223,18 +224,18 @@ def test_a_full_disk_is_waited_for(
     streamer: DataStreamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        real = DataStreamer.commit_atomic_op
+        real = Committer.commit
         failures = [1, 1]
         path = tmp_path / "r.bin"
 
-        def commit_atomic_op(self: DataStreamer, *, flush: bool = True) -> None:
-            if self.path == path and failures:
+        def commit(self: Committer, *, flush: bool = True) -> None:
+            if self._file.path == path and failures:
                 failures.pop()
-                self.rollback_group()
-                raise CommitFailed(self.path, "1 entries", OSError(28, "No space left on device"))
+                self._end_failed(None)
+                raise CommitFailed(path, "1 entries", OSError(28, "No space left on device"))
             real(self, flush=flush)
 
-        monkeypatch.setattr(DataStreamer, "commit_atomic_op", commit_atomic_op)
+        monkeypatch.setattr(Committer, "commit", commit)
         pauses = Pauses()
         async with Master(streamer) as master:
             relay = Relay([master.address], path, port=0, sleep=pauses.sleep)
