@@ -44,7 +44,7 @@ _CLIENT_IS_GONE = frozenset(
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
     }
 )
-"""Errors of accept(2) about one client; after any other, accepting pauses."""
+"""Errors of accept(2) about one client; any other pauses accepting."""
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _REFUSED_LOG_SECONDS = 5.0
 
@@ -101,7 +101,7 @@ class StreamServer:
             self._streamer, loop, self._limits, self._on_command_error, self._forget
         )
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
-        # Behind it: else an earlier commit could make a later truncation look like growth.
+        # Behind it, or an earlier commit could make a later truncation look like growth.
         self._length_seen = max(self._length_seen, self._streamer.committed.total_length)
         for listener in self._listeners:
             loop.add_reader(listener.fileno(), self._accept, listener)
@@ -143,9 +143,9 @@ class StreamServer:
         return listeners
 
     async def close(self) -> None:
-        """Stop listening and close every connection; a second call does nothing.
+        """Stop listening and close every connection; idempotent.
 
-        The kernel still delivers what it has, unless the client sent bytes that nobody read.
+        The kernel still delivers what it has, unless the client sent unread bytes.
         """
         if not self._listeners or self._context is None:
             return
@@ -162,12 +162,10 @@ class StreamServer:
         await self._context.first_touch.close()
 
     async def __aenter__(self) -> StreamServer:
-        """Start and return self."""
         await self.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close."""
         await self.close()
 
     @property
@@ -228,7 +226,8 @@ class StreamServer:
                 sock.close()
 
     def _make_room(self, party: str) -> bool:
-        """Close a client of the address with most clients for a newcomer of another; False: there is none."""
+        """Close a client of the address with most clients for another address's newcomer; False: no such
+        client."""
         gives_way = self._places.who_gives_way(party)
         if gives_way is None:
             return False
@@ -241,7 +240,7 @@ class StreamServer:
         self._places.remove(connection)
 
     def _pause_accepting(self, listener: socket.socket) -> None:
-        """Let clients wait in the kernel for a while: there are no descriptors."""
+        """Leave clients in the kernel for a while, for lack of descriptors."""
         assert self._context is not None
         loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
@@ -250,12 +249,11 @@ class StreamServer:
         )
 
     def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
-        """Close a client at once."""
         sock.close()
         self._note_refused(format_address(address), reason)
 
     def _note_refused(self, peer: str, reason: str) -> None:
-        """Log why a client was closed, at most every `_REFUSED_LOG_SECONDS`."""
+        """Log the closing of a client, at most every `_REFUSED_LOG_SECONDS`."""
         assert self._context is not None
         self._refused_count += 1
         now = self._context.loop.time()
@@ -270,7 +268,7 @@ class StreamServer:
         """Wake the clients; called in the committing thread, after the view was swapped.
 
         The flag is set after the swap and cleared before the view is read, so no commit is missed. A shorter
-        stream was truncated: that is noted here, before any later commit is visible.
+        stream was truncated; this notes it before any later commit is visible.
         """
         assert self._context is not None
         if committed.total_length < self._length_seen:
@@ -292,7 +290,7 @@ class StreamServer:
         if self._context.cut_offset != NO_CUT:
             self._close_the_cut_off()
         if self._to_wake:
-            # Clients that were just served wait again, and are woken once more.
+            # Clients just served wait again, and are woken once more.
             self._to_wake.extend(self._context.waiting.difference(self._to_wake))
             return
         self._to_wake.extend(self._context.waiting)
@@ -310,7 +308,6 @@ class StreamServer:
             self._context.loop.call_soon(self._wake_some)
 
     def _close_the_cut_off(self) -> None:
-        """Reset the clients that have truncated entries."""
         assert self._context is not None
         cut_offset = self._context.cut_offset
         for connection in list(self._connections):

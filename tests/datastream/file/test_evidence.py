@@ -1,4 +1,5 @@
-"""What header, index and file each say: a header that went back is refused, what a crash leaves is not."""
+"""The evidence of header, index and file: a header that went back is refused, the traces of a crash are
+not."""
 
 from __future__ import annotations
 
@@ -29,7 +30,6 @@ BIG = (9, b"b" * 400_000)
 
 
 def header_of(path: Path) -> bytes:
-    """The 38 bytes of the header entry."""
     with path.open("rb") as file:
         file.seek(HEADER_OFFSET)
         return file.read(HEADER_SIZE)
@@ -42,7 +42,6 @@ def put_header(path: Path, header: bytes) -> None:
 
 
 def filled(path: Path, *extra: Item, flush: bool = True) -> list[bytes]:
-    """Make a stream of operations; return the header behind each of them."""
     headers = []
     with DataStreamer.open(path, initial_pages=1, growth_pages=1) as streamer:
         for number in range(OPERATIONS):
@@ -57,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """Open a stream, which must be refused and left as it is; return why."""
+    """Open a stream that must be refused and stay unchanged; return the refusal."""
     content, held = path.read_bytes(), held_in(path.with_name("s.db"))
     for _ in range(2):
         with pytest.raises(HeaderBehind) as caught:
@@ -103,7 +102,7 @@ def test_an_empty_header_is_one_that_went_back(path: Path) -> None:
 
 
 def test_a_header_that_went_back_over_damage_is_refused_too(path: Path) -> None:
-    """The entries are not all there, and the index knows of them."""
+    """Some entries are missing, and the index knows of them."""
     headers = filled(path)
     put_header(path, headers[3])
     end = int.from_bytes(headers[7][22:30], "big")
@@ -124,7 +123,7 @@ def test_a_file_that_is_older_than_its_folder_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["fingerprint of fewer", "no fingerprint"])
 def test_a_folder_without_a_fingerprint_of_it_all_is_known_by_its_bookmarks(path: Path, key: str) -> None:
-    """Earlier versions counted, and said not whose the index is."""
+    """Earlier versions counted entries, and did not name the stream."""
     headers = filled(path)
     put_header(path, headers[3])
     changes = {STREAM_KEY.decode(): None if key == "no fingerprint" else u64(4096) + u64(1) + bytes(16)}
@@ -136,7 +135,7 @@ def test_a_folder_without_a_fingerprint_of_it_all_is_known_by_its_bookmarks(path
 
 
 def test_a_stream_that_a_go_program_has_cut_is_opened(path: Path) -> None:
-    """It knows nothing of our count, and leaves it; its library appends to the log that ours began."""
+    """A Go program leaves our count as it is; its library appends to the log that ours began."""
     headers = filled(path)
     put_header(path, headers[3])
     log = path.with_name("s.db") / "LOG"
@@ -153,7 +152,7 @@ def test_a_stream_that_a_go_program_has_cut_is_opened(path: Path) -> None:
 
 
 def test_that_a_go_program_was_there_is_known_also_behind_an_opening_that_came_to_nothing(path: Path) -> None:
-    """LevelDB's log, which says so, is another one since then."""
+    """The failed opening has begun a new LevelDB log, which says nothing of it."""
     headers = filled(path)
     put_header(path, headers[3])
     with (path.with_name("s.db") / "LOG").open("ab") as log:
@@ -182,7 +181,7 @@ def test_bookmarks_that_a_program_wrote_before_its_commit_do_not_count(path: Pat
 
 
 def test_a_larger_index_of_another_stream_is_made_anew(path: Path) -> None:
-    """Also with a bookmark that both have, elsewhere."""
+    """Also with a bookmark that both streams have at different entries."""
     other = path.with_name("x.bin")
     with DataStreamer.open(other, initial_pages=1) as streamer:
         commit(
@@ -198,7 +197,7 @@ def test_a_larger_index_of_another_stream_is_made_anew(path: Path) -> None:
 
 @pytest.mark.parametrize("differs_at", [BOOKMARKS_COMPARED_AT_OPEN_MAX - 1, BOOKMARKS_COMPARED_AT_OPEN_MAX])
 def test_so_many_bookmarks_are_compared(path: Path, differs_at: int) -> None:
-    """In the order of their bytes; further ones would each need the walk of a page."""
+    """In the order of their bytes; each further one might need the walk of a page."""
     count = BOOKMARKS_COMPARED_AT_OPEN_MAX + 2
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, *[bookmark(number) for number in range(count)], flush=True)
@@ -215,7 +214,6 @@ def test_so_many_bookmarks_are_compared(path: Path, differs_at: int) -> None:
 
 
 def behind(path: Path) -> list[tuple[int, int]]:
-    """(number, offset) of the entries behind the header."""
     disk = RealDisk(path, writable=False)
     try:
         return [
@@ -269,7 +267,7 @@ def test_the_tail_is_looked_at_up_to_a_limit(path: Path) -> None:
 
 
 class No(Exception):
-    """Somebody does not want it opened."""
+    """The refusal of a judge."""
 
 
 def test_a_judge_is_asked_before_anything_is_changed(path: Path) -> None:
@@ -329,7 +327,7 @@ def test_a_judge_cannot_count_what_is_not_there(path: Path, wrong: Callable[[int
 
 
 def test_the_count_never_leads_the_header(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the evidence rests on: at each batch of the index the header on disk counts as much."""
+    """The basis of the evidence: at each batch of the index, the header on disk counts as much."""
     seen: list[tuple[int, int]] = []
     take_pending = BookmarkIndex._take_pending
 

@@ -1,4 +1,4 @@
-"""What is said of file systems, here and by kernels that are older or know less."""
+"""Facts about file systems, here and from older kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def answering(mask: int, dio_mem_align: int, dio_offset_align: int = 512) -> Callable[..., int]:
-    """A statx that gives this answer."""
-
     def statx(fd: int, path: bytes, flags: int, asked: int, answer: ctypes.Array[ctypes.c_char]) -> int:
         assert (path, flags, asked) == (b"", 0x1000, 0x2000)
         struct.pack_into("=I", answer, 0, mask)

@@ -1,4 +1,4 @@
-"""The API of the data streamer: operations, queries, reopening, misuse, and what other programs left."""
+"""The API of the data streamer: operations, queries, reopening, misuse, and other programs' files."""
 
 from __future__ import annotations
 

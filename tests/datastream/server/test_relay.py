@@ -51,7 +51,6 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def running(relay: Relay) -> AsyncIterator[asyncio.Task[None]]:
-    """Run a relay until the end of the block."""
     task = asyncio.ensure_future(relay.run())
     yield task
     task.cancel()
@@ -74,7 +73,7 @@ def pages(path: Path, total_length: int) -> bytes:
 
 
 def test_its_file_is_the_masters(streamer: DataStreamer, tmp_path: Path) -> None:
-    """More than a page, so that padding is compared too; a relay of a relay has the same bytes."""
+    """More than a page, so that padding is compared; a relay of a relay has the same bytes."""
 
     async def scenario() -> None:
         for number in range(8, 60):
@@ -319,7 +318,7 @@ def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def damaged_relay(tmp_path: Path) -> tuple[Path, Path]:
-    """Make the files of a master and of a relay that has the same, with a damaged page 1."""
+    """Make the files of a master and of its relay, with page 1 of the relay's damaged."""
     master, relay = tmp_path / "m.bin", tmp_path / "r.bin"
     for path in (master, relay):
         with DataStreamer.open(path) as streamer:
