@@ -211,11 +211,11 @@ def next_state(state: OperationState, call: Call) -> OperationState:
 
 
 OPERATION_GROUP_BYTES_MAX = 5 << 28
-"""Bytes of memory for uncommitted operations (1.25 GiB). Padding counts: it is as much as the entries if no
-two of them fit on one page."""
+"""Bytes of memory for uncommitted operations (1.25 GiB). Padding counts: it equals the entries if no two of
+them fit on one page."""
 
 
-# `begin`, `begin_commit` and `end_commit` run for each operation: they skip the table in the usual case, and
+# `begin`, `begin_commit` and `end_commit` run for each operation: in the usual case they skip the table, and
 # use these names, which are quicker to find than members of a class.
 _IDLE, _OPEN, _COMMITTING = OperationState.IDLE, OperationState.OPEN, OperationState.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
@@ -224,8 +224,6 @@ assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
 
 
 class _Mark(NamedTuple):
-    """The lengths of the buffer and its lists at some moment."""
-
     size: int
     number: int
     room: int
@@ -246,17 +244,16 @@ _RESERVED: dict[int, str] = {
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
-    """Return the error of a buffer whose `len` does not count bytes, such as an `array` of larger numbers."""
+    """Return the error of a buffer whose `len` counts other items than bytes."""
     return TypeError(f"data: got {bytes_count} bytes with heads, expected {size}: len does not count bytes")
 
 
 class WrittenGroup(NamedTuple):
-    """The rest of a group's commit once its entries are on disk."""
+    """The rest of a group's commit once its entries are on disk; fields as of the group."""
 
     end: tuple[int, int]
     """(total_length, total_entries) behind the group."""
     all_bookmarks: dict[bytes, int]
-    """As of the group, like the next three."""
     page_starts: list[tuple[int, int]]
     page_ends: list[tuple[int, int]]
     checkpoints: list[int]
@@ -265,8 +262,8 @@ class WrittenGroup(NamedTuple):
 class OperationGroup:
     """The state of the atomic operation, and the entries of the sealed operations and of the open one.
 
-    `_room` is the rest of the page while entries may be added, else 0. So one comparison in `add_entry` and
-    `add_bookmark`, which must be fast, finds both a full page and a wrong state.
+    `_room` is the rest of the page while entries may be added, else 0. So one comparison in the fast paths
+    `add_entry` and `add_bookmark` finds both a full page and a wrong state.
 
     Args:
         base: the committed totals; the first entry gets `total_entries` as its number.
@@ -307,11 +304,11 @@ class OperationGroup:
         self.page_ends: list[tuple[int, int]] = []
         """(page number, offset just past its last entry) of the pages completed here."""
         self.bookmarks: dict[bytes, int] = {}
-        """Each bookmark of the operation begun last, with the number of its newest entry in it."""
+        """Each bookmark of the last operation, with its newest entry in it."""
         self.sealed_bookmarks: dict[bytes, int] = {}
         """The same of the sealed operations before it."""
         self.checkpoints: list[int] = []
-        """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        """File offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
         self._mark: _Mark | None = None
         self._room = 0
@@ -339,7 +336,7 @@ class OperationGroup:
 
     @property
     def all_bookmarks(self) -> dict[bytes, int]:
-        """The bookmarks of all operations, each with the number of its newest entry; do not change it."""
+        """The bookmarks of all operations, each with its newest entry; do not change it."""
         return self.sealed_bookmarks | self.bookmarks if self.sealed_bookmarks else self.bookmarks
 
     # --- the state ---------------------------------------------------------------------------------------
@@ -387,7 +384,7 @@ class OperationGroup:
     def end_commit(self, committed: tuple[int, int]) -> None:
         """Begin behind this group, which is committed or about to be."""
         assert self.state is _COMMITTING
-        # `_room_kept` is right already: the page continues where the group ended.
+        # `_room_kept` is right: the page continues where the group ended.
         self.base = committed
         self.buffer.clear()
         self.bookmarks.clear()
@@ -453,7 +450,7 @@ class OperationGroup:
         """
         size = ENTRY_HEAD_SIZE + len(data)
         number = self.number_next
-        # Before anything changes: this refuses what is not bytes, or no entry type.
+        # Before any change: this refuses what is not bytes, or no entry type.
         try:
             entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         except struct.error:
@@ -502,7 +499,7 @@ class OperationGroup:
     ) -> None:
         """Append entries that fit on the page; `starts`: their relative positions."""
         first, count = self.number_next, len(sizes)
-        # Heads and data alternately. Every loop here is one in C: this runs for every entry of a busy node.
+        # Heads and data alternate. Every loop here is one in C: this runs for every entry of a busy node.
         parts = [b""] * (2 * count)
         parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
         parts[1::2] = data
@@ -567,10 +564,10 @@ class OperationGroup:
             self._turn_page(size)
 
     def _turn_page(self, size: int) -> None:
-        """Fill the page with zeros and begin the next, for an entry of `size` bytes."""
+        """Pad the page and begin the next, for an entry of `size` bytes."""
         if size > PAGE_SIZE:
             raise EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
-        # Checked once a page, so the limit may be exceeded by less than one page.
+        # Once a page, so the group may exceed the limit by less than a page.
         if len(self.buffer) + self._room + size > self._size_max:
             raise OperationTooLarge(len(self.buffer) + self._room + size, self._size_max)
         offset = self.base[0] + len(self.buffer)
@@ -595,7 +592,7 @@ class OperationGroup:
     # --- updating an entry of the open operation ---------------------------------------------------------
 
     def update(self, number: int, entry_type: int, data: bytes) -> None:
-        """Replace an entry of the open operation by any entry or bookmark; those behind it move.
+        """Replace an entry of the open operation by any entry or bookmark; later ones move.
 
         Raises:
             NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
@@ -628,7 +625,6 @@ class OperationGroup:
                 self.add_entry(entry_type, data)
 
     def _entries_of_open_operation(self) -> list[tuple[int, bytes]]:
-        """Return (entry type, data) of the open operation's entries, read back from the buffer."""
         mark = self._mark
         position = 0 if mark is None else mark.size
         offset = self.base[0]
