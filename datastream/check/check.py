@@ -153,7 +153,6 @@ def check_stream(
     """Check a stream file and its bookmark folder; write nothing.
 
     Args:
-        path: the stream file.
         visitor: gets every readable entry.
         progress: called after each page.
 
@@ -343,7 +342,6 @@ class _Walk:
             position += size
 
     def _sums_of(self, index: BookmarkIndex) -> dict[bytes, bytes]:
-        """Return the sums that belong to this stream, judged as an opening does."""
         with contextlib.suppress(BookmarksUnavailable):
             fingerprint = index.fingerprint
             if fingerprint is not None and not is_of_stream(fingerprint, self._header, self._disk.pread):
@@ -493,7 +491,6 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     """Repair what loses nothing committed; return a line for each action.
 
     Args:
-        path: the stream file.
         result: of `check_stream`; with damage this repairs nothing, as an index of damaged entries would be
             incomplete.
 

@@ -83,7 +83,6 @@ def compare_streams(
     """Compare two stream files page by page, up to the first difference.
 
     Args:
-        path, other_path: the stream files.
         progress: called with the number of compared pages and of all pages.
 
     Raises:

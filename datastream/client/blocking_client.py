@@ -46,8 +46,6 @@ class BlockingStreamClient:
     """A client without asyncio.
 
     Args:
-        host, port: of the server.
-        stream_type: named in every command.
         timeout_seconds: for connecting and for each wait for bytes; None waits for ever.
 
     Raises:

@@ -35,8 +35,6 @@ class BlockingStreamFollower(FollowerBase):
         servers: (host, port) of the stream's servers, in the order of preference.
         from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: named in every command.
-        limits: backoff and timeouts.
         sleep: pauses for so many seconds; None waits for `stop` at the same time.
         now, rng: a clock in seconds, a number from 0 to 1 (tests).
 

@@ -37,8 +37,6 @@ class StreamFollower(FollowerBase):
         servers: (host, port) of the stream's servers, in the order of preference.
         from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: named in every command.
-        limits: backoff and timeouts.
         known, identity: as in `FollowCore`.
         sleep, now, rng: pauses in seconds, a clock in seconds, a number from 0 to 1 (tests).
 

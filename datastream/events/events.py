@@ -73,7 +73,6 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
 
     Args:
         entry_type: of the entry; 0xb0 is a bookmark.
-        data: of the entry.
         generation: None takes the one that the bytes fit, and never raises.
 
     Raises:

@@ -99,7 +99,7 @@ class AppendWindow:
             self._size = 0
 
     def _move(self, offset: int, size: int) -> bool:
-        """Make a window from the block of `offset` on; return whether `size` bytes fit in it."""
+        """Make a window at `offset`; return whether `size` bytes fit in it."""
         if self._is_possible is None:
             self._is_possible = hasattr(_libc, "fallocate") and file_system_of(self._fd) in _OVERWRITING
         start = offset - offset % mmap.ALLOCATIONGRANULARITY

@@ -151,7 +151,6 @@ class Appender:
         """Do steps 0 to 2 of a commit; the same flush does steps 3 and 4 of the commit begun before.
 
         Args:
-            group: its entries.
             flush: False omits the flush, here and in `finish`: the commit survives the end of this process,
                 not of the machine. A later flush makes it durable.
 
@@ -223,7 +222,6 @@ class Appender:
             self._restore(_ENTRIES, new)
 
     def _put_entries(self, buffer: bytearray, offset: int) -> None:
-        """Write the entries of a flushed commit and, where that helps, zeros behind them."""
         self._disk.pwrite(buffer, offset)
         self.running_sum.extend(buffer, offset)
         end = offset + len(buffer)
@@ -382,7 +380,6 @@ class Appender:
                 self._file.sums.note_full(page_number - 1, self.running_sum.take(page_number - 1))
 
     def _store_table(self, page_number: int, data_end: int) -> None:
-        """Keep the table of a full page for later openings."""
         index = self._file.index
         table = index.table(page_number)
         if table is not None:
@@ -408,7 +405,6 @@ class Appender:
         raise error
 
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
-        """Remember what a failed commit left, and try to repair it now."""
         before, is_flush = self._damage, step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
         # Otherwise the next commit of that length would skip its flush.
         self._flushed = min(self._flushed, self._file.totals)

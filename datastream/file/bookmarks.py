@@ -341,7 +341,6 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def _remove_files(self) -> None:
-        """Delete LevelDB's files except LOCK, which we hold."""
         try:
             for pattern in _DATABASE_FILES:
                 for path in self.folder.glob(pattern):
@@ -373,7 +372,7 @@ class BookmarkIndex:
 
     @property
     def covered(self) -> int | None:
-        """The number of entries that the DB covers; None if it does not say."""
+        """Number of entries that the DB covers; None if it does not say."""
         return self._get_number(COVERED_KEY)
 
     def _get_value(self, key: bytes) -> bytes | None:
@@ -506,7 +505,7 @@ class BookmarkIndex:
 
     @property
     def pending_count(self) -> int:
-        """The number of bookmarks that wait for a batch."""
+        """Number of bookmarks that wait for a batch."""
         return len(self._pending)
 
     def write_pending(self) -> None:
@@ -590,7 +589,6 @@ class BookmarkIndex:
             return None
 
     def _write(self, batch: Any) -> None:
-        """Write a batch; keep its error for `_settle`."""
         try:
             batch.write()
         except (plyvel.Error, OSError, RuntimeError) as error:
@@ -626,7 +624,6 @@ class BookmarkIndex:
         raise BookmarksUnavailable(self.folder, error) from error
 
     def _take_batch_back(self) -> None:
-        """Make a refused or interrupted batch pending again."""
         # Merged before it replaces the two, so that readers always find each bookmark.
         self._pending = {**self._writing, **self._pending}
         if self._pending_covered is None:
@@ -754,5 +751,4 @@ class _Closed:
         """Do nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse."""
         raise RuntimeError("the bookmark DB is closed")

@@ -37,12 +37,7 @@ class Committer:
     """Commits the operations of a group; used by one thread at a time.
 
     Args:
-        file: loaded.
-        bookmarks: its index.
-        appender: its writer.
         changer: finishes its updates before a commit.
-        group: the operations to commit.
-        limits: of the streamer.
     """
 
     def __init__(
@@ -177,7 +172,6 @@ class Committer:
             self._appender.drop_begun()
 
     def _drop_group(self) -> None:
-        """Drop operations that are open, sealed, or being committed."""
         group = self._group
         group.restart(self.end)
         if group.state is OperationState.COMMITTING:

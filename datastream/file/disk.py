@@ -307,14 +307,12 @@ class RealDisk:
             self.pwrite(data, offset)
 
     def _make_hole(self, size: int, offset: int) -> bool:
-        """Punch a hole; return whether the file system did."""
         if _fallocate is None:
             return False
         done: int = _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(size))
         return done == 0
 
     def _write_directly(self, data: bytes, offset: int) -> bool:
-        """Try a direct write; return whether all was written."""
         try:
             direct_fd = open_directly(self._fd, os.O_WRONLY)
         except OSError:

@@ -154,7 +154,6 @@ def entries_behind(disk: Disk, header: StreamHeader) -> Iterator[tuple[Entry, in
     """Yield the whole entries behind a header's totals, each with its offset, while numbers go on.
 
     Args:
-        disk: the stream file.
         header: with any totals.
     """
     offset, number = max(header.total_length, HEADER_PAGE_SIZE), header.total_entries

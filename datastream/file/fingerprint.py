@@ -65,7 +65,6 @@ def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> b
 
     Args:
         fingerprint: bytes, possibly of a wrong length.
-        header: of the stream.
         read: reads the stream file.
     """
     totals = totals_of(fingerprint)

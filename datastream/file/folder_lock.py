@@ -226,7 +226,6 @@ class OtherFolderLocks:
     file.
 
     Args:
-        stream_path: the stream file.
         own: the lock on our own folder, which may be one of them under another name; None: to read.
 
     Raises:

@@ -293,8 +293,6 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
     """Begin to check pages, first those known to be wrong.
 
     Args:
-        file: the recovered file.
-        bookmarks: its index.
         differing: pages whose bytes differ in memory and on the disk.
 
     Raises:

@@ -538,7 +538,6 @@ class OperationGroup:
         return number
 
     def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
-        """Return the refusal of an entry whose head cannot be packed."""
         next_state(self.state, call)
         if size > PAGE_SIZE:
             return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
@@ -549,7 +548,6 @@ class OperationGroup:
 
         Args:
             call: that would add it.
-            entry_type: u32.
             size: of the entry, by the `len` of its data.
             bytes_count: the real size of the entry.
         """

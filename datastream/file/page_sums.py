@@ -115,8 +115,6 @@ class BadPage:
 
 
 class _ThisThread(threading.local):
-    """Permissions of the running thread."""
-
     waits = True
     """It may wait for the disk; otherwise `require` raises PageUnchecked."""
     proves = False
@@ -161,9 +159,6 @@ def kept_sums(
     sums before it.
 
     Args:
-        bookmarks: the old index.
-        disk: the stream file.
-        full_count: how many pages are full.
         patch: an update that was just finished; its page's sum is outdated.
     """
     sums = stored_sums(bookmarks)
@@ -229,9 +224,6 @@ class PageSums:
     """The sums of one stream file, and the state of its full pages.
 
     Any thread may call `require`. State changes hold `lock`.
-
-    Args:
-        file: the stream file.
     """
 
     def __init__(self, file: SummedFile) -> None:
@@ -260,7 +252,6 @@ class PageSums:
 
         Args:
             notes: stores the sums.
-            full_count: how many pages are full.
         """
         self._states = bytearray(full_count)
         self._notes = notes
@@ -337,7 +328,6 @@ class PageSums:
             return None
 
     def _read_disk(self, page_number: int) -> bytes:
-        """Read a page past the cache; empty if the disk cannot be read."""
         try:
             return read_past_cache(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
         except OSError as error:
@@ -376,7 +366,6 @@ class PageSums:
         """Check a page without a sum: it gets one if proven or, without a prover, if its entries are sound.
 
         Args:
-            page_number: of the page.
             data: its bytes, read when the file had `seen` changes; after further changes the check waits.
             seen: see `data`.
         """
@@ -427,7 +416,6 @@ class PageSums:
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def _note_bad(self, page_number: int, found: str, expected: str) -> None:
-        """Stop serving a page; the lock is held."""
         if page_number in self.bad:
             return
         bad = self.bad[page_number] = BadPage(
@@ -562,7 +550,6 @@ class PageSums:
         return True
 
     def _now_good(self, page_number: int) -> None:
-        """Serve a bad page again; the lock is held."""
         del self.bad[page_number]
         self._states[page_number] = _GOOD
 
@@ -570,7 +557,6 @@ class PageSums:
         """Rewrite a bad page past the page cache.
 
         Args:
-            page_number: of the bad page.
             data: the whole page. It must fit the page's sum; without a sum, it must hold as many entries, and
                 the caller has proven them.
 

@@ -328,9 +328,7 @@ class DataStreamer:
         and length, is written in place, and is on disk on return; no reader sees half of it.
 
         Args:
-            number: of the entry.
             entry_type: u32; 0xb0 is a bookmark.
-            data: the new data.
 
         Raises:
             NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress,

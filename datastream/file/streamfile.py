@@ -91,7 +91,6 @@ _COLUMNS_SLACK = 64 * 1024
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
-    """Return the number after a used page's last entry."""
     if page_number + 1 >= pages_used(committed.total_length):
         return committed.total_entries
     return index.first_numbers[page_number + 1]
@@ -102,7 +101,6 @@ def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
 
     Args:
         path: the file's name, for errors.
-        disk: the open file.
         stream_type: the expected type.
 
     Raises:
@@ -138,7 +136,6 @@ class StreamFile:
 
     Args:
         path: its name, for errors.
-        disk: the open file.
         header: what `inspect_header` returned.
     """
 
@@ -292,7 +289,6 @@ class StreamFile:
         """Walk a used page, keep its table, and return the walk.
 
         Args:
-            page_number: of the page.
             is_checked: False accepts a page with a wrong checksum and walkable entries.
 
         Raises:
@@ -555,7 +551,6 @@ class StreamFile:
     def _find_on(
         self, page_number: int, number: int, committed: Committed, index: PageIndex
     ) -> tuple[int, bytes, int]:
-        """Find an entry on its page, along the chain of lengths between two checkpoints."""
         start = page_start(page_number)
         table = self._checkpoints(page_number, index)
         near, position, following = index.nearest(page_number, table, number)
@@ -608,10 +603,8 @@ class StreamFile:
         """Read from entry `number` on; for `_settled`.
 
         Args:
-            number: of the entry.
             place: the index that found it, its offset, and the end of its page's data. A truncation or a page
                 end needs a new lookup.
-            size_wanted: in bytes.
 
         Returns:
             Its place, and the bytes.

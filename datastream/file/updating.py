@@ -123,13 +123,7 @@ class _Unfinished:
 
 
 class Changer:
-    """Updates and truncates a stream; used by the thread that commits.
-
-    Args:
-        file: loaded.
-        bookmarks: its index.
-        appender: its writer.
-    """
+    """Updates and truncates a stream; used by the thread that commits."""
 
     def __init__(self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender) -> None:
         self._file = file
@@ -254,7 +248,6 @@ class Changer:
             raise
 
     def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
-        """Return where entry `number`'s old and new bookmark point after the update."""
         corrected: dict[bytes, int | None] = {}
         pointed = self._bookmarks.get(new)
         if pointed is None or pointed < number:
@@ -313,7 +306,6 @@ class Changer:
             raise CommitFailed(self._file.path, "1 index", OSError(str(error))) from error
 
     def _bookmarks_from(self, number: int) -> dict[bytes, int]:
-        """Return the bookmarks from entry `number` on, each with its newest entry."""
         index = self._file.index
         return {
             bookmark: entry_number
@@ -324,7 +316,6 @@ class Changer:
         }
 
     def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
-        """Return each bookmark's newest entry below `number`, walking backwards."""
         newest: dict[bytes, int | None] = dict.fromkeys(bookmarks)
         missing = set(bookmarks)
         page_number = self._file.index.page_of_entry(number - 1) if number else -1
@@ -346,11 +337,6 @@ class Changer:
 
 def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch | None:
     """Return the bytes that an unfinished update must write; None if the record does not count.
-
-    Args:
-        record: from the bookmark DB.
-        header: of the stream.
-        disk: the stream file.
 
     Raises:
         OSError: the file cannot be read.

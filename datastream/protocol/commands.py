@@ -224,7 +224,6 @@ class CommandCore:
     """The protocol of one client connection.
 
     Args:
-        view: the stream.
         stream_type: what every request must name.
         on_command_error: whether a command in the wrong state closes the connection ("close", documented) or
             only returns an error ("keep", as the newest Go server does).

@@ -121,7 +121,6 @@ class FollowCore:
     Args:
         servers: addresses, in the order of preference; at least one.
         start: an entry number, a bookmark, or None for the server's end at the first connection.
-        limits: backoff and timeouts.
         random: returns a number from 0 to 1, for the pauses.
         known: entries accepted before; None keeps the last ones in memory.
         identity: required version, system id and stream type of servers; None takes the first one's.
@@ -286,7 +285,6 @@ class FollowerBase:
     Args:
         servers, known, identity, rng: as in `FollowCore`.
         from_entry, from_bookmark: where to begin; a bookmark goes before an entry.
-        stream_type: named in every command.
         limits: backoff and timeouts; None: the defaults.
         now: a clock in seconds.
     """

@@ -142,10 +142,6 @@ class FirstTouch:
 
     A client of an unchecked page waits for the check; all others continue. The next pages are checked ahead.
     Runs in the event loop's thread; `page_sums.py` has the checks.
-
-    Args:
-        sums: of the stream.
-        loop: the event loop.
     """
 
     def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,7 +154,6 @@ class FirstTouch:
         """Check a page, call back, and check the next pages.
 
         Args:
-            page_number: of a full page.
             when_done: called with None, or with the reason why the page cannot be checked.
         """
         self._begin(page_number).append(when_done)
@@ -237,7 +232,6 @@ class Connection:
     """A connected client.
 
     Args:
-        context: shared with the other connections.
         sock: connected and non-blocking.
         peer: the client's address and port, for the log.
         party: its network address, by which log lines are counted (`extra={"caused_by": …}`).
@@ -360,7 +354,6 @@ class Connection:
         self._context.forget(self)
 
     def _reset(self) -> None:
-        """Close, and drop the kernel's bytes for the client."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.close()
 
@@ -434,7 +427,6 @@ class Connection:
         self._pump()
 
     def _run_command(self) -> bool:
-        """Run the next complete command; return whether there was one."""
         if self._end_at != _NONE:
             return False
         if not self._streaming:
@@ -575,7 +567,6 @@ class Connection:
         return True
 
     def _send_range(self, limit: int) -> _Progress:
-        """Send the entries between the client's offset and `limit`, an offset at which an entry ends."""
         streamer = self._context.streamer
         while True:
             position = self._position

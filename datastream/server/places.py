@@ -26,7 +26,6 @@ class Places(Generic[Client]):
     """The clients of a server, counted by address.
 
     Args:
-        count_max: the number of places.
         spares: which clients of one address stay.
     """
 

@@ -75,7 +75,6 @@ class Relay:
         masters: (host, port) of the stream's servers, in the order of preference; relays too.
         path: the relay's stream file; a missing one is made with the master's version and system id.
         host, port: where it serves its clients; port 0 takes a free one, see `address`.
-        stream_type: of the stream.
         follow_limits, server_limits, on_command_error: as in `StreamFollower` and `StreamServer`.
         sleep: pauses in seconds (tests).
     """
@@ -178,7 +177,6 @@ class Relay:
         self.started.set()
 
     async def _heal(self, streamer: DataStreamer) -> None:
-        """Heal damaged pages from a master, until cancelled."""
         sums, changed, loop = streamer.sums, asyncio.Event(), asyncio.get_running_loop()
 
         def on_change() -> None:
@@ -198,7 +196,6 @@ class Relay:
                     await changed.wait()
 
     async def _heal_from(self, master: Address, sums: PageSums, page_number: int) -> bool:
-        """Rebuild a page from a master's entries; write it and return True if it fits its sum."""
         first, end = sums.entry_range(page_number)
         group = OperationGroup((page_start(page_number), first), PAGE_SIZE)
         group.begin()
@@ -234,7 +231,6 @@ class Relay:
 
 
 def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
-    """Commit entries that follow the last committed one."""
     assert entries[0].number == streamer.committed.total_entries
     streamer.start_atomic_op()
     for entry in entries:

@@ -56,7 +56,6 @@ class StreamServer:
         streamer: an open stream; it stays open when the server closes.
         host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
-        limits: connections and timeouts.
         on_command_error: what a command in the wrong state does to the connection.
     """
 
@@ -240,7 +239,6 @@ class StreamServer:
         self._places.remove(connection)
 
     def _pause_accepting(self, listener: socket.socket) -> None:
-        """Leave clients in the kernel for a while, for lack of descriptors."""
         assert self._context is not None
         loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
@@ -253,7 +251,6 @@ class StreamServer:
         self._note_refused(format_address(address), reason)
 
     def _note_refused(self, peer: str, reason: str) -> None:
-        """Log the closing of a client, at most every `_REFUSED_LOG_SECONDS`."""
         assert self._context is not None
         self._refused_count += 1
         now = self._context.loop.time()
@@ -284,7 +281,6 @@ class StreamServer:
             _logger.debug("a commit after the event loop has ended")
 
     def _wake(self) -> None:
-        """Begin to wake the waiting clients, or add to those being woken."""
         assert self._context is not None
         self._wake_due = False
         if self._context.cut_offset != NO_CUT:
