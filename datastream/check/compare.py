@@ -1,8 +1,7 @@
 """The comparison of two streams: their data pages, byte by byte, up to the end of the shorter one.
 
 Streams with the same entries in the same order have the same data pages, so a client can take its entry
-number from one server to another. Of the header page only version, system id and stream type count, which
-clients look at.
+number to another server. Of the header page only version, system id and stream type count.
 
 Only bytes below the lengths first read from the headers are compared, so both streams may be in use. A header
 with a length outside its file is refused.

@@ -66,7 +66,7 @@ class AppendWindow:
         self._fd = fd
         self._write_otherwise = write_otherwise
         self._is_possible: bool | None = None
-        """None until the first write."""
+        """Unknown (None) until the first write."""
         self._map: mmap.mmap | None = None
         self._start = 0
         self._size = 0

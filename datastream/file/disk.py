@@ -215,9 +215,8 @@ def write_past_cache(fd: int, data: bytes, offset: int) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    if (
-        fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-    ):  # a reopened descriptor might be writable
+    # A reopened descriptor might be writable.
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EBADF, "the file is open for reading only")
     direct_fd = _open_if_direct(fd, os.O_WRONLY)
     try:
@@ -401,9 +400,8 @@ class RealDisk:
 
     def refresh(self, size: int, offset: int) -> None:
         """See `Disk.refresh`."""
-        with contextlib.suppress(
-            OSError
-        ):  # a failure of an earlier process: the comparison below finds its losses
+        # A failure of an earlier process: the comparison below finds its losses.
+        with contextlib.suppress(OSError):
             os.fdatasync(self._fd)
         for _ in range(_REFRESH_TRIES):
             on_disk = self.read_past_cache(size, offset)

@@ -146,9 +146,8 @@ def _pid_of_lock(status: os.stat_result) -> int:
     """Return the process that has locked a file; 0 if unknown, as for OFD locks."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
-        words = (
-            line.split()
-        )  # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
+        # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
+        words = line.split()
         if words[5:6] == [place] and int(words[4]) > 0:
             return int(words[4])
     return 0

@@ -128,9 +128,8 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 file = _load_or_doubt(path, file.disk, options)
             appender = _recover(file, bookmarks, options)
             if options.disk is None and not read_only:
-                flush_folder(
-                    path.parent
-                )  # names of file and index that another program made may not be on disk
+                # Names of file and index that another program made may not be on disk.
+                flush_folder(path.parent)
         except OSError as error:
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()

@@ -302,8 +302,7 @@ class DataStreamer:
     def recover(self) -> None:
         """Repair what an earlier failure left in file or bookmark DB, as the next commit would do first.
 
-        So a caller learns whether the disk takes writes again. Without anything to repair, this writes
-        nothing. Call it in the thread that commits.
+        So a caller learns whether the disk takes writes again. Call it in the thread that commits.
 
         Raises:
             StreamClosed: the stream is closed.
@@ -446,9 +445,8 @@ class DataStreamer:
         """Return a bookmark's entry number by the index; call `_confirm` next."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        with (
-            self._committer.publishing
-        ):  # or the bookmark of an entry that can be seen would not be found yet
+        # Otherwise a visible entry might lack its bookmark.
+        with self._committer.publishing:
             number = self._bookmarks.get_recorded(bookmark)
         if number is None:
             number = self._bookmarks.get(bookmark)

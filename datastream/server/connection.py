@@ -490,9 +490,8 @@ class Connection:
     def _send_tail(self, tail: LiveTail) -> None:
         """Send new committed bytes from those that all waiting clients share."""
         found = tail.after(self._position)
-        if (
-            self._position > self._context.cut_offset
-        ):  # looked at after the tail, see `StreamServer._on_commit`
+        # Looked at after the tail, see `StreamServer._on_commit`.
+        if self._position > self._context.cut_offset:
             self._reset()
             return
         if found is None:

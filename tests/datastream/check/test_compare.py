@@ -64,7 +64,7 @@ def test_the_shorter_one_is_a_beginning_of_the_longer_whichever_comes_first(
     shorter_length = compare_streams(one, other).compared_length
     with DataStreamer.open(other) as streamer:
         commit(streamer, *operation(2), flush=True)
-        # The stream is in use, and may be compared all the same.
+        # The stream may be in use.
         for paths in ((one, other), (other, one)):
             comparison = compare_streams(*paths)
             assert comparison.is_equal

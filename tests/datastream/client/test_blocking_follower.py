@@ -126,7 +126,7 @@ def test_stop_ends_a_wait_for_entries_and_a_pause(streamer: DataStreamer) -> Non
         assert seen == ENTRIES
         follower.close()
         address = (serving.host, serving.port)
-    pausing = BlockingStreamFollower([address])  # nobody listens there now
+    pausing = BlockingStreamFollower([address])  # nobody listens there
     thread = threading.Thread(target=list, args=(pausing,))
     thread.start()
     pausing.stop()

@@ -41,7 +41,7 @@ WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
     (operation(6), "commit"),
     (((1, b"A" * 600_000),), "update 6"),  # many blocks, in place
     ((bookmark(7),), "update 0"),  # a bookmark, in place
-    ((), "truncate 8"),  # two pages less; bookmark 1 was added again in them
+    ((), "truncate 8"),  # drops two pages, which then get bookmark 1 again
     ((), "truncate 7"),  # the last entry of a page
     (operation(8), "commit"),
     (((2, b"e" * 900_000), bookmark(4)), "commit"),

@@ -208,7 +208,7 @@ def test_wipe(tmp_path: Path) -> None:
     index.put_table(0, table)
     index.wipe()
     assert (index.get(b"a"), index.covered, index.highest_number(9)) == (None, None, None)
-    assert index.get_table(0) == table  # which is of the file
+    assert index.get_table(0) == table
     index.close()
     with pytest.raises(BookmarksUnavailable, match="the bookmark DB is closed"):
         index.get(b"a")
@@ -307,7 +307,7 @@ def test_a_folder_that_is_lost_under_a_server_is_made_anew_by_the_next_opening(
     for _ in range(2):
         with pytest.raises(CommitFailed, match=r"LOCK is gone|it covers 0 entries, expected at least 2"):
             commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
-    assert streamer.get_bookmark(b"b") == 2  # of those that wait, none is lost
+    assert streamer.get_bookmark(b"b") == 2  # no pending one is lost
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
@@ -326,7 +326,7 @@ def test_a_folder_that_is_lost_is_noticed_with_the_next_batch(tmp_path: Path) ->
             streamer.update_entry_data(1, 1, b"y")
         assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
         assert not (tmp_path / "s.db").exists()
-        (tmp_path / "away").rename(tmp_path / "s.db")  # it is there again, and goes on
+        (tmp_path / "away").rename(tmp_path / "s.db")
         commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
         assert [streamer.get_bookmark(name) for name in (b"a", b"b", b"c")] == [0, 2, 4]
 
@@ -647,7 +647,7 @@ def test_leveldb_passes_over_a_hole_that_cuts_no_record(tmp_path: Path) -> None:
         (0, 4_096, True),
         (LOG_BLOCK, LOG_BLOCK + 7, True),
         (LOG_BLOCK + 20_000, LOG_BLOCK + 20_007, True),
-        (12_288, 16_384, False),  # it cuts a record: LevelDB finds that
+        (12_288, 16_384, False),  # cuts a record: LevelDB notices
         (
             2 * LOG_BLOCK,
             3 * LOG_BLOCK,

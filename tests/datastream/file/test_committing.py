@@ -82,7 +82,7 @@ def test_each_commit_costs_one_flush_while_they_follow_one_another(tmp_path: Pat
             assert disk.calls == ["pwrite", "pwrite", "fdatasync"]
             disk.calls.clear()
             streamer.recover()
-            assert disk.calls == []  # what is seen is known to be on disk
+            assert disk.calls == []  # visible entries are surely on disk
         streamer.finish_commit()
         assert disk.calls == ["pwrite", "fdatasync"]
         disk.calls.clear()

@@ -111,9 +111,9 @@ def test_who_has_lost_its_place(
             sender.send(pair[0].fileno(), offset, 1)
         with pytest.raises(StreamChanged, match=f"offset {offset}: the stream was truncated or"):
             sender.check(offset)
-        sender.begin()  # stands nowhere now, so it may begin anywhere
+        sender.begin()  # it has no place, so it may begin anywhere
     assert sender.send(pair[0].fileno(), offset, 1) == 1
-    sender.check(99)  # it has been told, so that the change does not concern it any more
+    sender.check(99)  # the reader knows of this change already
 
 
 def test_one_change_too_many_to_remember() -> None:

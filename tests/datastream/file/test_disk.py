@@ -115,7 +115,7 @@ def test_bytes_are_replaced_whatever_the_file_system_can_do(
     if not is_holed:
         monkeypatch.setattr("sluice.datastream.file.disk._fallocate", lambda *_: -1)
     disk.replace(b"n" * 4_096, 8_192)
-    monkeypatch.setattr(os, "open", refuse_direct)  # as NFS of old, which makes no holes either
+    monkeypatch.setattr(os, "open", refuse_direct)  # like old NFS, which makes no holes either
     disk.replace(b"m" * 4_096, 4_096)
     assert path.read_bytes() == b"h" * 4_096 + b"m" * 4_096 + b"n" * 4_096 + b"h" * 4_096
     disk.close()

@@ -167,7 +167,7 @@ def test_that_a_go_program_was_there_is_known_also_behind_an_opening_that_came_t
     with DataStreamer.open(path) as streamer:
         assert list(streamer.read_entries(0)) == entries(*ITEMS[:20])
         commit(streamer, bookmark(77), flush=True)
-    put_header(path, headers[1])  # nobody was there since
+    put_header(path, headers[1])  # nobody opened it since
     assert "covers 21 entries" in refused(path)
 
 
@@ -231,7 +231,7 @@ def test_the_entries_behind_a_header_go_on_over_pages(path: Path) -> None:
         put_header(path, header)
         assert behind(path) == offsets[6 * (kept + 1) :]
     put_header(path, headers[0])
-    for number in (7, 11, 40):  # one whose number, length or type is wrong ends them
+    for number in (7, 11, 40):  # a wrong number, length or type ends them
         for at, byte in ((0, 7), (1, 0xFF), (16, 0xEE), *(((4, 3),) if number == 7 else ())):
             content = path.read_bytes()
             with path.open("r+b") as file:

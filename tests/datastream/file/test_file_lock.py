@@ -150,7 +150,7 @@ def test_what_another_program_locks_or_writes_is_not_opened(path: Path, tmp_path
             f"(which has it open for writing, process {pid} ({name_of(pid)}))"
         )
         assert caught.value.path == path
-        # A program that only reads is kept out by locks, as before.
+        # Locks keep out readers, as before.
         assert bool(opened_elsewhere(path, "read")) == (how != "writer")
     DataStreamer.open(path).close()
 
@@ -183,7 +183,7 @@ def test_a_server_elsewhere_that_grants_no_lease_is_no_writer(
 
 
 def test_whoever_looks_at_a_stream_in_use_by_another_name_is_refused(path: Path, tmp_path: Path) -> None:
-    other = hard_link(path, tmp_path)  # beside which there is no folder, whose lock would keep it out
+    other = hard_link(path, tmp_path)  # without a folder, whose lock would keep it out
     with DataStreamer.open(path):
         with pytest.raises(StreamInUse):
             check_stream(other)
@@ -202,7 +202,7 @@ def test_who_asks_whether_anybody_writes_kills_nobody(path: Path) -> None:
 
 
 def test_readers_share_and_keep_writers_out(path: Path, tmp_path: Path) -> None:
-    shutil.rmtree(path.with_name("s.db"))  # there is no folder whose lock they could meet in
+    shutil.rmtree(path.with_name("s.db"))  # no folder has a lock to meet in
     other = hard_link(path, tmp_path)
     with DataStreamer.open(path, read_only=True):
         assert opened_elsewhere(other, "read") == ""
@@ -281,7 +281,7 @@ def test_a_go_program_and_ours_exclude_each_other(
     shutil.rmtree(other)
     with DataStreamer.open(dotted) as streamer:
         commit(streamer, (1, b"y"))
-        with pytest.raises(BlockingIOError), lock.open("r+b") as file:  # what the Go programs do
+        with pytest.raises(BlockingIOError), lock.open("r+b") as file:  # like the Go programs
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         program = "import sys, plyvel; plyvel.DB(sys.argv[1], create_if_missing=True)"
         done = subprocess.run(

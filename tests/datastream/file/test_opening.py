@@ -159,7 +159,7 @@ def test_streams_that_share_a_folder_by_their_names(tmp_path: Path, caplog: pyte
         assert f"{path}: the bookmark folder s.db is of another stream, or of other entries" in caplog.text
         with caplog.at_level("DEBUG", "sluice.datastream.file.opening"):
             caplog.clear()
-            make(path, 10, name, read=True)  # made anew once, and not at each opening
+            make(path, 10, name, read=True)  # made anew once, not at each opening
         assert caplog.text == ""
 
 
@@ -231,7 +231,7 @@ def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(path: Path) 
             commit(streamer, bookmark(number), (1, b"x" * 700_000))
     shutil.rmtree(path.with_suffix(".db"))
     limits = StreamLimits(rebuild_batch_bookmarks=1)
-    for step_count in count():  # ended before each page that is walked, be it to check it or to index it
+    for step_count in count():  # ended before each page of the check and of the indexing
         steps = iter(range(step_count))
 
         def go_on(steps: Iterator[int] = steps) -> None:
@@ -516,7 +516,7 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
     monkeypatch.setattr(StreamFile, "walk", counted_walk)
     with DataStreamer.open(path, limits=limits) as streamer:
         to_index = list(range(4 if index == "behind" else 0, 12))
-        assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first: it always is
+        assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first, as always
         assert [streamer.get_bookmark(bookmark(page)[1]) for page in range(12)] == numbers
         assert streamer._bookmarks.get_table(5) is not None  # what was learned is kept
         end = streamer.committed.total_length

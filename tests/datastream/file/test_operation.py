@@ -151,7 +151,7 @@ def test_a_border_that_the_group_did_not_write() -> None:
     group.begin()
     group.add_entry(1, b"")
     assert group.page_starts == [(1, 5)]
-    assert group.page_ends == []  # where page 0 ends is for the file to learn
+    assert group.page_ends == []  # the file learns where page 0 ends
 
 
 @pytest.mark.parametrize("size", [DATA_SIZE_MAX, 0, 1])

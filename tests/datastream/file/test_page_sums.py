@@ -192,7 +192,7 @@ def test_a_page_with_a_flipped_bit_is_not_read_and_the_others_are(
         assert streamer.get_entry(end).number == end
         assert sums.state(3) is PageState.BAD
         assert list(sums.bad) == [3]
-        # New entries are taken all the same.
+        # It still takes new entries.
         commit(streamer, (1, b"more"), flush=True)
     lines = [record for record in caplog.records if "it is not served" in record.message]
     assert len(lines) == 1

@@ -31,7 +31,7 @@ def test_bookmarks_of_a_commit_that_is_interrupted_while_they_are_recorded_are_f
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
     commit(streamer, *FIRST, flush=True)
-    commit(streamer, AGAIN, flush=False)  # which waits to be written
+    commit(streamer, AGAIN, flush=False)  # still pending
     record = BookmarkIndex.record
 
     def record_and_end(index: BookmarkIndex, bookmarks: dict[bytes, int], covered: int) -> int:

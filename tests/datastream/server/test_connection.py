@@ -84,7 +84,7 @@ class Client:
     async def until_blocked(self) -> None:
         """Run the event loop until the server cannot send more."""
         while not self.connection._writing:  # noqa: ASYNC110
-            await asyncio.sleep(0)  # turns of the loop, not time
+            await asyncio.sleep(0)  # iterations of the loop, not time
 
     async def read_all(self) -> bytes:
         data = b""
@@ -168,7 +168,7 @@ async def test_a_client_that_was_sent_what_is_cut_off_is_reset_later_too(
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, *BIG[:10])
-        client = Client(streamer, "keep")  # also a Stop that is none
+        client = Client(streamer, "keep")  # also an invalid Stop
         for command in commands.split(", "):
             name, _, number = command.partition(" ")
             sent_count = {"start": 10 - int(number or 0), "entry": 1, "stop": 0}[name]

@@ -57,7 +57,7 @@ async def test_an_opening_is_given_up_at_the_next_page(
         await cancelled(task)
     assert len(walked) == 1
     assert caplog.text == ""
-    with DataStreamer.open(path) as streamer:  # not in use, and as it was
+    with DataStreamer.open(path) as streamer:  # unused and unchanged
         assert streamer.committed.total_entries == PAGES
 
 

@@ -204,7 +204,7 @@ def test_a_master_with_another_stream(
         pauses = Pauses()
         async with Master(other) as master:
             relay = Relay([master.address], path, port=0, sleep=pauses.sleep)
-            if message is None:  # not seen in the last entries; it is behind, and nothing is taken
+            if message is None:  # its last entries are the same; it is behind, and the relay takes nothing
                 with pytest.raises(AssertionError, match="it would go on for ever"):
                     await relay.run()
             else:
@@ -299,7 +299,7 @@ def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.M
     async def scenario() -> None:
         task = asyncio.ensure_future(Relay([("127.0.0.1", 1)], path, port=0).run())
         await asyncio.to_thread(begun.wait, 30)
-        for _ in range(2):  # the second time while it waits for the thread
+        for _ in range(2):  # the second one during the wait for the thread
             task.cancel()
             for _ in range(5):
                 await asyncio.sleep(0)

@@ -245,7 +245,9 @@ def test_one_address_does_not_keep_out_the_others(streamer: DataStreamer) -> Non
         for one in (reader, *others, crowd[0]):
             one.sendall(HEADER)
             assert read_exactly(one, len(OK) + 38) == OK + HEADER_ENTRY
-        assert [late.recv(1) for late in crowd[16:19]] == [b""] * 3  # the newest of the address that has most
+        assert [late.recv(1) for late in crowd[16:19]] == [
+            b""
+        ] * 3  # the newest of the address with most clients
         assert serving.server.client_count == 20
 
 
@@ -264,7 +266,7 @@ def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Pa
         # Only now: the fast client is no faster than this machine.
         serving.context.limits = ServerLimits(write_timeout_seconds=0.5)
         reset = select.poll()
-        reset.register(slow, 0)  # nothing is read; only the reset is awaited
+        reset.register(slow, 0)  # the test reads nothing and awaits the reset
         assert reset.poll(20_000)[0][1] & select.POLLERR
         commit(streamer, (1, b"live"))
         assert read_exactly(quick, 21).endswith(b"live")
