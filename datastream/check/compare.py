@@ -64,7 +64,7 @@ class Comparison:
     """The result of a comparison."""
 
     headers: tuple[StreamHeader, StreamHeader]
-    """As read first."""
+    """The headers as first read."""
     compared_length: int
     """The shorter committed length, up to which both were compared."""
     difference: Difference | None

@@ -109,7 +109,7 @@ COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class _Damage:
-    """What a failed commit left on disk."""
+    """The leftovers of a failed commit on disk."""
 
     dirty_end: int
     """Bytes from `total_length` to this offset may not be zero."""

@@ -7,12 +7,12 @@
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
     key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last program that knew checksums
     key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
-    key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
+    key UPDATE_KEY (24 B)          value: an unfinished update in place (`updating.py`)
 
 Invariants
-  - What the index lacks is added from the stream; what it says is checked against the stream.
-  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write
-    no fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
+  - The stream completes the index and confirms its answers.
+  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write no
+    fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
     twice PENDING_BOOKMARKS_MAX bookmarks.
   - A read-only opening works on a copy of the folder, made under shared locks.
 

@@ -55,7 +55,7 @@ class Tail(NamedTuple):
     end: int
     """Offset just past the last of them."""
     is_all: bool
-    """Whether there are no more; else the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
+    """Whether these are all; otherwise the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
 
     def __str__(self) -> str:
         if not self.entry_count:

@@ -145,7 +145,7 @@ def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> boo
 
 
 def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
-    """Return the same for the page in the file."""
+    """Return the same for the file's page."""
     return page_fits(sums, page_number, disk.pread(PAGE_SIZE, page_start(page_number)))
 
 

@@ -550,7 +550,7 @@ class DataStreamer:
 
     @property
     def notes(self) -> Notes:
-        """What is kept beside the bookmarks; written with the next commit, or when the stream is closed."""
+        """The notes beside the bookmarks; written with the next commit, or at close."""
         return self._bookmarks.notes
 
     def page_bookmarks(self, page_number: int) -> list[tuple[bytes, int]]:
