@@ -32,7 +32,7 @@ __all__ = [
 # --- the stream file -------------------------------------------------------------------------------------
 
 INITIAL_PAGES = 100
-"""Data pages of a new file. go: 100. Ours are sparse, so they cost no disk space before they are used."""
+"""Data pages of a new file, which is sparse. go: 100."""
 
 GROWTH_PAGES = 10
 """Data pages added when the file is full. go: 10."""
@@ -122,7 +122,7 @@ class ServerLimits:
     """A client that neither sends nor takes a byte for this long is closed; 0: never. go: 120 s."""
 
     sweep_interval_seconds: float = 5.0
-    """How often timeouts are checked; at most a quarter of the shorter one. go: 5 s."""
+    """Interval of timeout checks; at most a quarter of the shorter timeout. go: 5 s."""
 
     linger_seconds: float = 1.0
     """How long a closing connection waits for its client's end, lest a reset destroys the last answer. Longer

@@ -293,7 +293,7 @@ class _Walk:
         self._result = result
         self._next_number = 0
         self._shift = 0
-        """How far the last entry numbers were off, so that a gap is reported once."""
+        """The last offset of entry numbers, so that a gap is reported once."""
         covered = 0
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
@@ -463,7 +463,6 @@ class _Walk:
             result.add(Severity.FIXABLE, str(error))
 
     def _knows_more(self, index: BookmarkIndex, fingerprint: bytes | None) -> bool:
-        """Return whether an index that is ahead of the header belongs to this stream (`evidence.py`)."""
         if index.was_opened_by_another:
             return False
         size = self._disk.size()

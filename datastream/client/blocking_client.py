@@ -98,7 +98,7 @@ class BlockingStreamClient:
         return answered_entry(self._query(Command.ENTRY, number), number)
 
     def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
+        """Return the first entry after a bookmark that is no bookmark; raise BookmarkNotFound without one."""
         return answered_entry(self._query(Command.BOOKMARK, bookmark), bookmark)
 
     def start(self, number: int) -> None:

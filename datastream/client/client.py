@@ -95,7 +95,7 @@ class StreamClient:
         return answered_entry(await self._query(Command.ENTRY, number), number)
 
     async def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
+        """Return the first entry after a bookmark that is no bookmark; raise BookmarkNotFound without one."""
         return answered_entry(await self._query(Command.BOOKMARK, bookmark), bookmark)
 
     async def start(self, number: int) -> None:

@@ -309,7 +309,7 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
 
 
 def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
-    """Flush what was found; return the pages that differ on the disk, for their sums to decide."""
+    """Flush the file; return the pages that differ on the disk, for their sums to decide."""
     differing: list[int] = []
     if options.access is Access.WRITE:
         differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)

@@ -358,7 +358,7 @@ class OperationGroup:
         """Begin an operation; `rollback` returns to here.
 
         Raises:
-            OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+            MisuseError: the table refuses the call; nothing was changed.
         """
         if self.state is _IDLE:
             self.state = _OPEN
@@ -373,7 +373,7 @@ class OperationGroup:
         """End the open operation; nothing is added until `end_commit` or `restart`.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+            MisuseError: the table refuses the call; nothing was changed.
         """
         if self.state is not _OPEN:
             self.move(Call.COMMIT)
@@ -442,10 +442,7 @@ class OperationGroup:
         """Append an entry and return its number.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
-            EntryTooLong: more than DATA_SIZE_MAX bytes of data.
-            OperationTooLarge: the group would be larger than allowed.
+            As `DataStreamer.add_stream_entry`; EntryTypeReserved also if the type is no u32.
             TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(data)
@@ -519,9 +516,7 @@ class OperationGroup:
         """Append a bookmark entry and return its number.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            BookmarkSizeWrong: not 1 to 16 bytes.
-            OperationTooLarge: the group would be larger than allowed.
+            As `DataStreamer.add_stream_bookmark`.
             TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(bookmark)
@@ -593,9 +588,7 @@ class OperationGroup:
         """Replace an entry of the open operation by any entry or bookmark; later ones move.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
-            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+            As `DataStreamer.update_entry_data`; nothing was changed.
         """
         next_state(self.state, Call.UPDATE)
         mark = self._mark

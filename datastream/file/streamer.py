@@ -566,7 +566,7 @@ class DataStreamer:
         return self._file.index.page_of_entry(number)
 
     def range_sender(self) -> RangeSender:
-        """Return what sends ranges of the file to one client, also while entries are updated."""
+        """Return a sender of file ranges to one client, also beside updates."""
         return RangeSender(self._file.path, self._file.disk, self._file.changes)
 
     def header_bytes(self) -> bytes:
@@ -582,7 +582,7 @@ class DataStreamer:
         return self._file.data_end(page_number, limit)
 
     def boundary_from(self, offset: int) -> int:
-        """Return the first offset at or after `offset` where no entry is under way."""
+        """Return the first entry boundary at or after `offset`."""
         return self._file.boundary_from(offset)
 
     def _check_open(self, call: str) -> None:

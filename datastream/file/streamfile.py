@@ -444,11 +444,7 @@ class StreamFile:
         )
 
     def data_end(self, page_number: int, limit: int) -> int:
-        """Return the offset just past the last entry of a page, as far as `limit`.
-
-        Args:
-            limit: an offset at which an entry ends, at most the committed `total_length`.
-        """
+        """Return the offset just past the last entry of a page, as far as `limit`, an entry's end."""
         if limit < page_end(page_number):
             return limit
         index = self.index

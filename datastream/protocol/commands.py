@@ -174,7 +174,7 @@ class StopStream:
 
 @dataclass(frozen=True, slots=True)
 class EndAfterCatchUp:
-    """Stream what is committed now, then close: the client has closed its sending side."""
+    """Stream everything committed now, then close: the client has closed its sending side."""
 
 
 @dataclass(frozen=True, slots=True)

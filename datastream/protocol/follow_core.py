@@ -217,7 +217,7 @@ class FollowCore:
         self._wrong.clear()
 
     def accept(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], EntryOutOfOrder | None]:
-        """Return the streamed entries that are next in order, and what is wrong behind them."""
+        """Return the streamed entries that are next in order, and the fault behind them."""
         if self.number_next is None and entries:
             first = entries[0]
             if not first.is_bookmark or first.data != self._bookmark:
@@ -248,7 +248,7 @@ class FollowCore:
         """Note that the attempt or the stream failed.
 
         Raises:
-            RemoteError: the error itself, if every server of the list has another stream.
+            RemoteError: the error itself, if every server has another stream.
         """
         if self._started_at is not None and now - self._started_at >= self._limits.steady_seconds:
             self._pauses = 0

@@ -66,7 +66,7 @@ COMMANDS_PER_SLOT = 32
 LINGER_BYTES_MAX = 1 << 16
 """Bytes that a closing connection reads and drops."""
 LINGER_FIRST_SECONDS = 0.02
-"""The first wait of a closing connection for its client to have everything; each further one doubles."""
+"""First wait of a closing connection for its client; each further one doubles."""
 LINGER_STALL_SECONDS = 60.0
 """The write timeout of a closing connection if the server has none."""
 SEND_BYTES_PER_ITERATION = 24 << 20
@@ -204,7 +204,7 @@ class ServerContext:
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
-    """How many clients wait for room in their socket, or for their next slot."""
+    """Number of clients that wait for room in their socket, or for their next slot."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The length to which the stream was truncated; clients past it must be reset."""

@@ -187,7 +187,7 @@ class StreamServer:
 
     @property
     def lag_bytes(self) -> int:
-        """The distance of the slowest streaming client from the committed length, in bytes of the file."""
+        """The distance of the slowest streaming client from the committed length, in bytes."""
         total_length = self._streamer.committed.total_length
         return max((one.lag_bytes(total_length) for one in self._connections), default=0)
 
