@@ -91,7 +91,7 @@ __all__ = [
 
 
 class DatastreamError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of this package's errors."""
 
 
 # --- misuse ----------------------------------------------------------------------------------------------
@@ -102,8 +102,6 @@ class MisuseError(DatastreamError):
 
 
 class _WrongState(MisuseError):
-    """A call that the state of the atomic operation does not allow."""
-
     state_text: str = ""
 
     def __init__(self, call: str) -> None:
@@ -124,7 +122,7 @@ class NoOperationOpen(_WrongState):
 
 
 class OperationsNotCommitted(_WrongState):
-    """A change of committed entries while sealed operations wait for their commit."""
+    """A change of committed entries while sealed operations wait for a commit."""
 
     state_text = "sealed operations wait for a commit; commit them or roll the group back first"
 
@@ -136,19 +134,19 @@ class CommitInProgress(_WrongState):
 
 
 class CommitBegun(_WrongState):
-    """A change of committed entries while a commit was begun and not finished."""
+    """A change of committed entries during a begun commit."""
 
     state_text = "a commit was begun; finish it first"
 
 
 class StreamClosed(_WrongState):
-    """A call on a stream that was closed."""
+    """A call on a closed stream."""
 
     state_text = "the stream is closed"
 
 
 class StreamReadOnly(_WrongState):
-    """A change of a stream that is open for reading only."""
+    """A change of a read-only stream."""
 
     state_text = "the stream is open for reading only"
 
@@ -163,7 +161,7 @@ class EntryTooLong(MisuseError):
 
 
 class EntryTypeReserved(MisuseError):
-    """An entry type that `add_stream_entry` does not take."""
+    """An entry type that `add_stream_entry` refuses."""
 
     def __init__(self, entry_type: int, reason: str) -> None:
         super().__init__(f"entry type {entry_type:#x}: {reason}")
@@ -201,7 +199,7 @@ class EntrySealed(MisuseError):
 
 
 class UpdateTypeDiffers(MisuseError):
-    """An update that would change the type of a committed entry."""
+    """An update that would change a committed entry's type."""
 
     def __init__(self, number: int, entry_type: int, entry_type_committed: int) -> None:
         super().__init__(
@@ -214,7 +212,7 @@ class UpdateTypeDiffers(MisuseError):
 
 
 class UpdateSizeDiffers(MisuseError):
-    """An update that would change the length of a committed entry."""
+    """An update that would change a committed entry's length."""
 
     def __init__(self, number: int, size: int, size_committed: int) -> None:
         super().__init__(
@@ -227,7 +225,7 @@ class UpdateSizeDiffers(MisuseError):
 
 
 class BadEntryRange(MisuseError):
-    """A range of entry numbers that is not inside the stream."""
+    """A range of entry numbers outside the stream."""
 
     def __init__(self, from_number: int, to_number: int, total_entries: int) -> None:
         super().__init__(
@@ -240,7 +238,7 @@ class BadEntryRange(MisuseError):
 
 
 class BookmarksReversed(MisuseError):
-    """A range between bookmarks whose first lies after its last."""
+    """A range between bookmarks in reverse order."""
 
     def __init__(self, from_bookmark: bytes, from_number: int, to_bookmark: bytes, to_number: int) -> None:
         super().__init__(
@@ -303,7 +301,7 @@ class BookmarkNotFound(NotFoundError):
 
 
 class StreamFileRefused(DatastreamError):
-    """A file that may not be opened as a stream; it was not changed."""
+    """A file that cannot be opened as a stream; it was not changed."""
 
     what: str = "file"
 
@@ -327,7 +325,7 @@ class NotWholePages(StreamFileRefused):
 
 
 class WrongMagic(StreamFileRefused):
-    """The first 16 bytes are not those of a stream file."""
+    """The first 16 bytes are wrong."""
 
     what = "magic bytes"
 
@@ -401,7 +399,7 @@ class UpdateUnfinished(StreamFileRefused):
 
 
 class HeaderBehind(StreamFileRefused):
-    """A header that counts fewer entries than something else knows; those behind it may be committed."""
+    """A header that counts fewer entries than other evidence; those behind it may be committed."""
 
     what = "header"
 
@@ -443,8 +441,7 @@ class StreamInUse(EnvironmentFault):
         """Make the error.
 
         Args:
-            path: the stream file.
-            lock_path: the file that it has locked; None: it has the stream file open for writing.
+            lock_path: the locked file; None: the other opener has the stream file open for writing.
             holder: the process, if known.
         """
         how = "which has it open for writing" if lock_path is None else f"lock {lock_path}"
@@ -467,7 +464,7 @@ class BookmarksUnavailable(EnvironmentFault):
 
 
 class CommitFailed(EnvironmentFault):
-    """A commit that failed before its commit point: nothing was committed, the group was dropped."""
+    """A commit that failed before its commit point; the group was dropped."""
 
     def __init__(self, path: Path | str, step: str, os_error: OSError) -> None:
         super().__init__(f"{path}: commit failed at step {step}: {os_error.strerror or os_error}")
@@ -531,7 +528,7 @@ class CommandRefused(RemoteError):
 
 
 class ServerBehind(RemoteError):
-    """A server that lacks entries which were handed over before."""
+    """A server that lacks entries handed over before."""
 
     def __init__(self, total_entries: int, number_next: int) -> None:
         super().__init__(f"server: has {total_entries} entries, but entry {number_next} is the next wanted")
@@ -558,7 +555,7 @@ class EntryNotRelayed(RemoteError):
 
 
 class StreamContradicts(RemoteError):
-    """A server with another stream than the one followed so far."""
+    """A server with another stream than the followed one."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:
         super().__init__(f"server: another stream: {what}: got {got}, expected {expected}")

@@ -148,35 +148,35 @@ def encode_header(header: StreamHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> HeaderFields:
-    """Read a header entry from the first 38 bytes of `data`; the caller judges packet type and size."""
+    """Read a header entry from 38 bytes; the caller judges packet type and size."""
     packet_type, header_size, *fields = _HEADER.unpack_from(data)
     return HeaderFields(packet_type, header_size, StreamHeader(*fields))
 
 
 def encode_header_page(header: StreamHeader) -> bytes:
-    """Return the 4,096 bytes of the header page: magic, header entry, zeros."""
+    """Return the 4,096 bytes of the header page."""
     return (MAGIC + encode_header(header)).ljust(HEADER_PAGE_SIZE, b"\0")
 
 
 def encode_entry(entry: Entry, packet_type: int = PACKET_DATA) -> bytes:
-    """Return the bytes of an entry as they are in the file, or with another first byte."""
+    """Return an entry's bytes as in the file, or with another first byte."""
     head = ENTRY_HEAD.pack(packet_type, ENTRY_HEAD_SIZE + len(entry.data), entry.type, entry.number)
     return head + entry.data
 
 
 def decode_entry(data: bytes, position: int = 0) -> Entry:
-    """Read the entry whose head is at `position` of `data`; the caller has checked its head."""
+    """Read the entry at `position` of `data`; the caller has checked its head."""
     _, size, entry_type, number = ENTRY_HEAD.unpack_from(data, position)
     return Entry(entry_type, number, bytes(data[position + ENTRY_HEAD_SIZE : position + size]))
 
 
 def page_start(page_number: int) -> int:
-    """Return the offset of the first byte of a data page."""
+    """Return the offset of a data page."""
     return HEADER_PAGE_SIZE + page_number * PAGE_SIZE
 
 
 def page_end(page_number: int) -> int:
-    """Return the offset just past a data page: the start of the next."""
+    """Return the offset just past a data page."""
     return HEADER_PAGE_SIZE + (page_number + 1) * PAGE_SIZE
 
 

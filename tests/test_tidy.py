@@ -240,6 +240,8 @@ def names_in(path: str) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value.split(".")[-1]
+        elif isinstance(node, ast.keyword) and node.arg:  # `StreamLimits` has a field for each limit
+            yield node.arg.upper()
 
 
 def test_every_limit_has_a_reason() -> None:

@@ -1,7 +1,7 @@
 """The check of a whole stream: pages and their sums, entries, padding, the tail, and the bookmarks both ways.
 
-It reports everything that is wrong: where the chain of entries breaks, it resumes at the next data page,
-which begins with an entry.
+It reports every fault: where the chain of entries breaks, it resumes at the next data page, which begins with
+an entry.
 
     severity   meaning
     DAMAGE     committed bytes are wrong, and nothing here can restore them
@@ -9,10 +9,10 @@ which begins with an entry.
     committed UNFINISHED left by an interrupted program, as by a kill in a commit: the next opening recovers
     NOTE       allowed, and worth knowing
 
-Bookmarks are compared without holding them in memory: the index must have every bookmark entry of the stream,
-with its number or a higher one; every bookmark of the index must be an entry that was met with this number.
+Memory does not hold the bookmarks: the index must have every bookmark entry of the stream, with its number or
+a higher one, and each of its bookmarks must be an entry met with this number.
 
-Nothing is written: the file is opened for reading only, the locks are shared, the index is a copy.
+The check writes nothing: it opens the file read-only, shares the locks and copies the index.
 
 Source: docs/spec/stream-file.md sections 1 and 3.
 """
@@ -61,7 +61,7 @@ from sluice.datastream.limits import BOOKMARK_SIZE_MAX
 __all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
 
 CHECK_FINDINGS_MAX = 1_000
-"""Findings of each severity that a check keeps; further ones are counted."""
+"""Findings of each severity that a check keeps; it counts the others."""
 
 _BLOCK_SIZE = 4096
 _ONLY_IN_MEMORY = "only in memory"
@@ -89,7 +89,6 @@ class CheckFinding:
     """The entry."""
 
     def __str__(self) -> str:
-        """Return one line."""
         places = []
         if self.number is not None:
             places.append(f"entry {self.number}")
@@ -99,7 +98,7 @@ class CheckFinding:
 
 
 class EntryVisitor(Protocol):
-    """Checks what entries mean, besides."""
+    """Checks the meaning of entries."""
 
     def entry(self, entry: Entry, offset: int) -> None:
         """Take the next entry."""
@@ -132,7 +131,7 @@ class CheckResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are only notes, and what the next opening recovers."""
+        """Whether there are only notes, and traces that the next opening removes."""
         return not (self.counts[Severity.DAMAGE] or self.counts[Severity.FIXABLE])
 
     def add(
@@ -151,11 +150,10 @@ Progress = Callable[[int, int], None]
 def check_stream(
     path: Path, *, visitor: EntryVisitor | None = None, progress: Progress = lambda done, total: None
 ) -> CheckResult:
-    """Check a stream file and its bookmark folder; nothing is written.
+    """Check a stream file and its bookmark folder; write nothing.
 
     Args:
-        path: the stream file.
-        visitor: gets every entry that can be read.
+        visitor: gets every readable entry.
         progress: called after each page.
 
     Raises:
@@ -202,12 +200,12 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
 
 
 def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> bool:
-    """Report bytes that the page cache holds and the disk does not; all else is read from the cache.
+    """Report bytes that only the page cache holds; the check reads through the cache.
 
     A failed flush leaves such bytes; the next start of the machine loses them.
 
     Returns:
-        Whether the disk holds other bytes, not only zeros.
+        Whether the disk holds other bytes than zeros.
     """
     cached = disk.pread(size, offset)
     on_disk = disk.read_past_cache(size + -size % _BLOCK_SIZE, offset)
@@ -295,7 +293,7 @@ class _Walk:
         self._result = result
         self._next_number = 0
         self._shift = 0
-        """How far the last entry numbers were off, so that a gap is reported once."""
+        """The last offset of entry numbers, so that a gap is reported once."""
         covered = 0
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
@@ -344,7 +342,6 @@ class _Walk:
             position += size
 
     def _sums_of(self, index: BookmarkIndex) -> dict[bytes, bytes]:
-        """Return the sums that belong to this stream, judged as an opening does."""
         with contextlib.suppress(BookmarksUnavailable):
             fingerprint = index.fingerprint
             if fingerprint is not None and not is_of_stream(fingerprint, self._header, self._disk.pread):
@@ -352,7 +349,7 @@ class _Walk:
         return stored_sums(index)
 
     def _check_sum(self, page_number: int, page: bytes, *, is_other: bool) -> None:
-        """Compare a full page with its sum; pages without one are noted together at the end.
+        """Compare a full page with its sum; one note at the end counts pages without a sum.
 
         The disk counts (`is_other`: it has other bytes), except for bytes that `repair` can write there.
         """
@@ -376,13 +373,12 @@ class _Walk:
         return None, size, entry_type
 
     def _take(self, page: bytes, position: int, size: int, entry_type: int, start: int) -> None:
-        """Process an entry with a possible head; its number may be wrong."""
         number: int = ENTRY_HEAD.unpack_from(page, position)[3]
         shift = number - self._next_number
         if shift and shift != self._shift:
             self._report(f"entry number {number}, expected {self._next_number}", start + position)
         elif shift:
-            self._next_number = number  # a second one equally off: entries are missing before
+            self._next_number = number  # the second one equally off: entries are missing before it
             shift = 0
         self._shift = shift
         number = self._next_number
@@ -401,7 +397,6 @@ class _Walk:
             self._visitor.gap()
 
     def _take_up_again(self, page_number: int) -> None:
-        """Continue with the first number of the next page, if that is possible."""
         start = page_start(page_number + 1)
         if start + ENTRY_HEAD_SIZE > self._end:
             return
@@ -434,7 +429,6 @@ class _Walk:
             self._met[number >> 3] |= 1 << (number & 7)
 
     def _check_index(self, index: BookmarkIndex) -> None:
-        """Check how far the index goes, and whether the stream has all its bookmarks."""
         result, total_entries = self._result, self._header.total_entries
         try:
             covered, fingerprint = index.covered, index.fingerprint
@@ -449,7 +443,7 @@ class _Walk:
                     "the header went back, or the file is older than its index (sluice repair)"
                 )
                 result.add(Severity.DAMAGE, what, offset=HEADER_OFFSET)
-            elif is_foreign and not result.counts[Severity.DAMAGE]:  # damage would explain it
+            elif is_foreign and not result.counts[Severity.DAMAGE]:  # damage explains it
                 what = "the index is of another stream, or of other entries"
                 result.add(Severity.FIXABLE, what)
             elif covered != total_entries:
@@ -469,7 +463,6 @@ class _Walk:
             result.add(Severity.FIXABLE, str(error))
 
     def _knows_more(self, index: BookmarkIndex, fingerprint: bytes | None) -> bool:
-        """Return whether an index that is ahead of the header belongs to this stream (`evidence.py`)."""
         if index.was_opened_by_another:
             return False
         size = self._disk.size()
@@ -479,7 +472,6 @@ class _Walk:
 
 
 def _check_tail(disk: Disk, header: StreamHeader, result: CheckResult) -> None:
-    """Report the first byte past `total_length` that is not zero."""
     offset, size = header.total_length, disk.size()
     while offset < size and disk.has_data(offset):
         data = disk.pread(min(PAGE_SIZE, size - offset), offset)
@@ -498,8 +490,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     """Repair what loses nothing committed; return a line for each action.
 
     Args:
-        path: the stream file.
-        result: of `check_stream`; with damage nothing is done, as an index of damaged entries would be
+        result: of `check_stream`; with damage this repairs nothing, as an index of damaged entries would be
             incomplete.
 
     Raises:
@@ -526,7 +517,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     done = []
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
-        # The check found every entry sound, so the pages are what their sums shall say.
+        # The check found every entry sound, so these bytes make the sums.
         for page_number in result.unsummed_pages:
             streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
         for finding in result.findings:
@@ -547,7 +538,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
 
 
 def _write_only_copy(path: Path, offset: int) -> str:
-    """Write a data page from memory to a disk that has lost bytes of it; return what was done.
+    """Write a page from memory to a disk that has lost bytes of it; return a line that says so.
 
     Raises:
         StreamFileUnavailable: the disk refuses, or holds other bytes.

@@ -1,10 +1,9 @@
 """The comparison of two streams: their data pages, byte by byte, up to the end of the shorter one.
 
-Streams with the same entries in the same order have the same data pages, whoever wrote them, so a client can
-take its entry number from one server to another. Of the header page only version, system id and stream type
-are compared, which clients look at.
+Streams with the same entries in the same order have the same data pages, so a client can take its entry
+number to another server. Of the header page only version, system id and stream type count.
 
-Only bytes below the length that each header gave first are read, so both streams may be in use. A header
+Only bytes below the lengths first read from the headers are compared, so both streams may be in use. A header
 with a length outside its file is refused.
 
 Source: docs/spec/stream-file.md section 1; docs/spec/block-layout.md.
@@ -51,7 +50,7 @@ class Difference:
     offset: int
     """Of the first different byte, in both files."""
     entry_number: int | None
-    """The entry of that byte in the first stream; None if its page cannot be followed."""
+    """The entry of that byte in the first stream; None if its page is unwalkable."""
     what: str
     """The contents of each."""
 
@@ -65,7 +64,7 @@ class Comparison:
     """The result of a comparison."""
 
     headers: tuple[StreamHeader, StreamHeader]
-    """As read first."""
+    """The headers as first read."""
     compared_length: int
     """The shorter committed length, up to which both were compared."""
     difference: Difference | None
@@ -83,8 +82,6 @@ def compare_streams(
     """Compare two stream files page by page, up to the first difference.
 
     Args:
-        path: the one stream file.
-        other_path: the other.
         progress: called with the number of compared pages and of all pages.
 
     Raises:
@@ -104,7 +101,7 @@ def compare_streams(
             pages = [
                 _read(disk, size, start, each) for disk, each in zip(disks, (path, other_path), strict=True)
             ]
-            # Files that were cut meanwhile are not equal where both end.
+            # Files cut meanwhile are not equal at the end of both.
             if pages[0] != pages[1] or len(pages[0]) < size:
                 difference = _page_difference(pages[0], pages[1], start)
                 break
@@ -143,7 +140,7 @@ def _header(disk: Disk, path: Path) -> StreamHeader:
     if not raw.startswith(MAGIC):
         raise WrongMagic(path, repr(raw[:HEADER_OFFSET]), repr(MAGIC))
     header = decode_header(raw[HEADER_OFFSET:]).header
-    # After the header: a server that appends makes the file longer before it writes the length.
+    # After the header: an appending server lengthens the file before it writes the length.
     file_size = _size(disk, path)
     if not HEADER_PAGE_SIZE <= header.total_length <= file_size:
         expected = f"{HEADER_PAGE_SIZE} to {file_size}, the file's size"
@@ -160,7 +157,6 @@ def _header_difference(header: StreamHeader, other: StreamHeader) -> Difference 
 
 
 def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
-    """Find the first byte that differs, and the entry that it belongs to."""
     # A file that ends before the other differs there.
     short = min(len(page), len(other))
     at = next((position for position in range(short) if page[position] != other[position]), short)
@@ -169,7 +165,6 @@ def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
 
 
 def _entry_at(page: bytes, at: int) -> int | None:
-    """Return the number of the entry at a position of a page; None if the page cannot be followed."""
     position = 0
     while position + ENTRY_HEAD_SIZE <= len(page):
         packet_type, size, _, number = ENTRY_HEAD.unpack_from(page, position)

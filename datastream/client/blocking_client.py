@@ -35,7 +35,7 @@ CLIENT_READ_BYTES = 1 << 18
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel notice a dead server: an idle stream would wait for ever."""
+    """Have the kernel notice a dead server; an idle stream would wait for ever."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, CLIENT_KEEPALIVE_IDLE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CLIENT_KEEPALIVE_INTERVAL_SECONDS)
@@ -46,9 +46,6 @@ class BlockingStreamClient:
     """A client without asyncio.
 
     Args:
-        host: of the server.
-        port: of the server.
-        stream_type: named in every command.
         timeout_seconds: for connecting and for each wait for bytes; None waits for ever.
 
     Raises:
@@ -65,11 +62,9 @@ class BlockingStreamClient:
         self._deadline: float | None = None
 
     def __enter__(self) -> BlockingStreamClient:
-        """Return self."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:
@@ -82,10 +77,10 @@ class BlockingStreamClient:
         self._socket.settimeout(timeout_seconds)
 
     def set_deadline(self, deadline: float) -> None:
-        """Set a time up to which all waits for bytes end, until `set_timeout` is called.
+        """End all waits for bytes at this time, until `set_timeout` is called.
 
         Args:
-            deadline: in seconds, as `time.monotonic` counts them.
+            deadline: in seconds of `time.monotonic`.
         """
         self._deadline = deadline
 
@@ -103,7 +98,7 @@ class BlockingStreamClient:
         return answered_entry(self._query(Command.ENTRY, number), number)
 
     def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
+        """Return the first entry after a bookmark that is no bookmark; raise BookmarkNotFound without one."""
         return answered_entry(self._query(Command.BOOKMARK, bookmark), bookmark)
 
     def start(self, number: int) -> None:
@@ -117,7 +112,7 @@ class BlockingStreamClient:
         self._inbox.is_streaming = True
 
     def stop(self) -> list[Entry]:
-        """End streaming; return the entries that arrived and were not taken."""
+        """End streaming; return the arrived entries that were not taken."""
         self._command(Command.STOP, None)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
@@ -162,7 +157,7 @@ class BlockingStreamClient:
 
 
 def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
-    """Yield the entries of a server from `from_entry` on, live ones too; never ends by itself.
+    """Yield a server's entries from `from_entry` on, live ones too, without end.
 
     Closing the iterator closes the connection.
 

@@ -29,20 +29,18 @@ _logger = logging.getLogger(__name__)
 
 
 class BlockingStreamFollower(FollowerBase):
-    """An iterator over the entries of a stream, live ones too; it ends only with `stop` or `close`.
+    """An iterator over the entries of a stream, live ones too; only `stop` or `close` ends it.
 
     Args:
-        servers: (host, port) of each server that has the stream, in the order of preference.
-        from_entry: the first entry; None begins with the first live one.
+        servers: (host, port) of the stream's servers, in the order of preference.
+        from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: named in every command.
-        limits: backoff and timeouts.
         sleep: pauses for so many seconds; None waits for `stop` at the same time.
         now, rng: a clock in seconds, a number from 0 to 1 (tests).
 
     Raises:
-        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server of the list has
-            the stream; see the table in `follow_core.py`. Everything else is retried.
+        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server has the stream;
+            see the table in `follow_core.py`. Everything else is retried.
     """
 
     def __init__(
@@ -63,19 +61,15 @@ class BlockingStreamFollower(FollowerBase):
         self._client: BlockingStreamClient | None = None
 
     def __enter__(self) -> BlockingStreamFollower:
-        """Return self."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
         self.close()
 
     def __iter__(self) -> BlockingStreamFollower:
-        """Return self: a second loop continues the first."""
         return self
 
     def __next__(self) -> Entry:
-        """Return the next entry."""
         while not self._pending:
             if self._stopped.is_set():
                 raise StopIteration
@@ -85,13 +79,13 @@ class BlockingStreamFollower(FollowerBase):
     def run(self, on_entry: Callable[[Entry], object]) -> None:
         """Call `on_entry` with every entry, until `stop`.
 
-        An exception of `on_entry` ends the run; `number_next` is then the entry after its argument.
+        If `on_entry` raises, the run ends, and `number_next` is the entry after its argument.
         """
         for entry in self:
             on_entry(entry)
 
     def stop(self) -> None:
-        """End the iteration behind what was received; any thread."""
+        """End the iteration behind the received entries; any thread."""
         self._stopped.set()
         client = self._client
         if client is not None:
@@ -104,7 +98,6 @@ class BlockingStreamFollower(FollowerBase):
         self._disconnect()
 
     def _receive(self) -> Sequence[Entry]:
-        """Receive entries, or connect and return none."""
         try:
             if self._client is None:
                 self._reach()
@@ -129,7 +122,6 @@ class BlockingStreamFollower(FollowerBase):
             client.close()
 
     def _reach(self) -> None:
-        """Do the core's next step; after a successful Connect the server streams."""
         step = self._core.next_step()
         if isinstance(step, Wait):
             _logger.info("next attempt in %.1f s", step.seconds)

@@ -50,7 +50,7 @@ class _Connecting:
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=CLIENT_READ_BYTES)
         # uvloop returns a stand-in with the same methods.
         sock: socket.socket = writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # closed by the server already; the first command will tell
+        with contextlib.suppress(OSError):  # the server has closed; the first command fails
             keep_alive(sock)
         return StreamClient(reader, writer, self._stream_type)
 
@@ -73,11 +73,9 @@ class StreamClient:
         return _Connecting(host, port, stream_type)
 
     async def __aenter__(self) -> StreamClient:
-        """Return self."""
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close."""
         await self.close()
 
     async def close(self) -> None:
@@ -97,7 +95,7 @@ class StreamClient:
         return answered_entry(await self._query(Command.ENTRY, number), number)
 
     async def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
+        """Return the first entry after a bookmark that is no bookmark; raise BookmarkNotFound without one."""
         return answered_entry(await self._query(Command.BOOKMARK, bookmark), bookmark)
 
     async def start(self, number: int) -> None:
@@ -111,7 +109,7 @@ class StreamClient:
         self._inbox.is_streaming = True
 
     async def stop(self) -> list[Entry]:
-        """End streaming; return the entries that arrived and were not taken."""
+        """End streaming; return the arrived entries that were not taken."""
         await self._command(Command.STOP, None)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()

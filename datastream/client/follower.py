@@ -31,20 +31,18 @@ _logger = logging.getLogger(__name__)
 
 
 class StreamFollower(FollowerBase):
-    """An asynchronous iterator over the entries of a stream, live ones too; it ends only with `close`.
+    """An asynchronous iterator over the entries of a stream, live ones too; only `close` ends it.
 
     Args:
-        servers: (host, port) of each server that has the stream, in the order of preference.
-        from_entry: the first entry; None begins with the first live one.
+        servers: (host, port) of the stream's servers, in the order of preference.
+        from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: named in every command.
-        limits: backoff and timeouts.
-        known, identity: what servers must agree with, as in `FollowCore`.
+        known, identity: as in `FollowCore`.
         sleep, now, rng: pauses in seconds, a clock in seconds, a number from 0 to 1 (tests).
 
     Raises:
-        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server of the list has
-            the stream; see the table in `follow_core.py`. Everything else is retried.
+        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server has the stream;
+            see the table in `follow_core.py`. Everything else is retried.
     """
 
     def __init__(
@@ -66,18 +64,14 @@ class StreamFollower(FollowerBase):
         self._client: StreamClient | None = None
         self._closed = False
         self._pause: asyncio.Future[None] | None = None
-        """The pause under way, which `close` ends."""
 
     async def __aenter__(self) -> StreamFollower:
-        """Return self."""
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close."""
         await self.close()
 
     def __aiter__(self) -> StreamFollower:
-        """Return self: a second loop continues the first."""
         return self
 
     async def __anext__(self) -> Entry:
@@ -95,9 +89,9 @@ class StreamFollower(FollowerBase):
         return self._client is not None
 
     async def run(self, on_entry: Callable[[Entry], object]) -> None:
-        """Call `on_entry` with every entry, until `close`; when it returns an awaitable, await it.
+        """Call `on_entry` with every entry, until `close`, and await what it returns if that is awaitable.
 
-        An exception of `on_entry` ends the run; `number_next` is then the entry after its argument.
+        If `on_entry` raises, the run ends, and `number_next` is the entry after its argument.
         """
         async for entry in self:
             result = on_entry(entry)
@@ -138,17 +132,17 @@ class StreamFollower(FollowerBase):
         return []
 
     async def give_back(self, number: int, error: Exception) -> None:
-        """Continue from entry `number` after a pause: the caller could not keep the entries from there on.
+        """Continue from entry `number` after a pause, as the caller could not keep it.
 
         Args:
-            error: why not.
+            error: the caller's reason.
         """
         self._pending.clear()
         self._core.resume_at(number)
         await self._failed(error)
 
     async def close(self) -> None:
-        """Close the connection, end the iteration, and drop what was not handed over."""
+        """Close the connection, end the iteration, and drop entries not handed over."""
         self._closed = True
         self._pending.clear()
         if self._pause is not None:
@@ -167,7 +161,6 @@ class StreamFollower(FollowerBase):
             await client.close()
 
     async def _reach(self) -> None:
-        """Do the core's next step; after a successful Connect the server streams."""
         step = self._core.next_step()
         if isinstance(step, Wait):
             _logger.info("next attempt in %.1f s", step.seconds)
@@ -185,7 +178,6 @@ class StreamFollower(FollowerBase):
             await self._disconnect()
 
     async def _wait(self, seconds: float) -> None:
-        """Pause, until `close` at most."""
         pause = self._pause = asyncio.ensure_future(self._sleep(seconds))
         try:
             await asyncio.wait([pause])

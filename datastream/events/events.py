@@ -3,11 +3,11 @@
     event = decode_event(entry.type, entry.data)          # L2Block(number=7, ...), or RawEvent(type, data)
     streamer.add_stream_entry(entry_type_of(event), encode_event(event))
 
-Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. An unknown type, unknown
-fields or a non-canonical encoding become a `RawEvent` with the bytes.
+Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. An unknown type, unknown fields
+or a non-canonical encoding become a `RawEvent` with the bytes.
 
-If the caller does not name the generation, the bytes tell it: the original's layouts have exact sizes, and
-data of such a size are hardly ever a message as well.
+Unless the caller names it, the bytes tell the generation: the original's layouts have exact sizes, and data
+of such a size are hardly ever a message as well.
 
 Source: docs/spec/stream-file.md section 5.
 """
@@ -73,7 +73,6 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
 
     Args:
         entry_type: of the entry; 0xb0 is a bookmark.
-        data: of the entry.
         generation: None takes the one that the bytes fit, and never raises.
 
     Raises:
@@ -89,7 +88,7 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
             event = decode(entry_type, data)
         except EventMalformed:
             continue
-        # A bookmark of the demo app may have any first byte; only known ones identify it.
+        # A demo app's bookmark may have any first byte; only known ones identify it.
         is_guess = isinstance(event, OriginalBookmark) and event.type not in set(OriginalBookmarkType)
         if not isinstance(event, RawEvent) and not is_guess:
             return event

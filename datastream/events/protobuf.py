@@ -1,12 +1,12 @@
-"""proto3 messages from a table of fields, to bytes and back: what the typed events need, no more. Pure.
+"""proto3 messages from a table of fields, to bytes and back, as far as the typed events need it. Pure.
 
     field      varint (number << 3 | wire type), then
     wire 0     varint: uint64, uint32, bool, enum           7 bits a byte, least first, high bit: more follow
     wire 2     varint length, then so many bytes: bytes, string, message
 
-The encoder writes the canonical form: fields in the order of their numbers, none that has its default value,
-shortest varints. The decoder also reads what is valid and not canonical; whoever must keep the bytes compares
-what `encode_message` makes of the result.
+The encoder writes the canonical form: fields in the order of their numbers, without defaults, shortest
+varints. The decoder also reads valid non-canonical bytes; a caller that must keep the bytes compares
+`encode_message` of the result.
 
 Source: protobuf.dev, "Encoding"; docs/spec/stream-file.md section 5.
 """
@@ -133,7 +133,7 @@ def _varint(value: int) -> bytes:
 def decode_message(table: MessageTable, data: bytes) -> dict[str, Any]:
     """Return a message's fields, defaults included.
 
-    The last of a field that comes twice counts; unknown ones are checked and left out.
+    Of a repeated field the last one counts; unknown fields are checked and omitted.
 
     Raises:
         EventMalformed: not a message of this table.
@@ -169,7 +169,6 @@ def _check_wire(table: MessageTable, field: Field, wire: int, at: int) -> None:
 
 
 def _read_varint(table: MessageTable, data: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position after it)."""
     value = shift = 0
     for at in range(position, min(len(data), position + _VARINT_BYTES_MAX)):
         byte = data[at]
@@ -186,7 +185,6 @@ def _read_varint(table: MessageTable, data: bytes, position: int) -> tuple[int, 
 
 
 def _read_chunk(table: MessageTable, data: bytes, position: int, wire: int) -> tuple[bytes, int]:
-    """Return (bytes of a field, position after them)."""
     at = position
     size = _FIXED_SIZES.get(wire, 0)
     if wire == _WIRE_BYTES:
@@ -197,8 +195,8 @@ def _read_chunk(table: MessageTable, data: bytes, position: int, wire: int) -> t
 
 
 def _from_varint(field: Field, value: int) -> object:
-    # A value too large for its field is cut by other decoders; here it stays, and what the encoder says of
-    # it keeps the event raw.
+    # Other decoders cut a value too large for its field; kept here, the encoder refuses it, and the event
+    # stays raw.
     return bool(value) if field.kind is FieldKind.BOOL else value
 
 

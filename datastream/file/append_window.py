@@ -4,17 +4,17 @@
                  | entries | total_length                           |
                         | window, at most APPEND_WINDOW_BYTES |          moves on when the end has passed it
 
-In a small commit the system call takes longest. A copy into a mapped page is in the page cache, as after
-`pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and `fdatasync` writes it. But a
-copy cannot fail: where `pwrite` would raise OSError, it ends the process (SIGBUS). So a page is mapped only
-when nothing can go wrong:
+A small commit spends most of its time in the system call. A copy into a mapped page is in the page cache, as
+after `pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and `fdatasync` writes it.
+But where `pwrite` would raise OSError, a copy ends the process (SIGBUS). So a page is mapped only when
+nothing can go wrong:
 
   - it has its blocks on the disk (`fallocate`), on a file system that overwrites in place;
   - it is in memory, writable (MADV_POPULATE_WRITE), and stays there (`mlock`);
-  - whoever cuts the file or punches a hole in it forgets the window first.
+  - code that cuts the file or punches a hole in it forgets the window first.
 
-Otherwise there is no window, and `pwrite` does the work. A window ends with its data page, so no page beyond
-the one in use looks written.
+Otherwise `pwrite` does the work. A window ends with its data page, so no page beyond the one in use looks
+written.
 
 Source: mmap(2), madvise(2), mlock(2), fallocate(2).
 """
@@ -35,9 +35,10 @@ __all__ = ["AppendWindow"]
 _logger = logging.getLogger(__name__)
 
 APPEND_WINDOW_BYTES = 1 << 18
-"""Bytes of a window. They are locked in memory, and 8 MiB is the usual limit there (RLIMIT_MEMLOCK).
+"""Bytes of a window, locked in memory; the usual limit of that is 8 MiB (RLIMIT_MEMLOCK).
 
-Making a window takes about 0.3 ms; a larger one saves nothing measurable."""
+Making a window takes about 0.3 ms; a larger one saves nothing measurable.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE = 0x01
@@ -46,7 +47,7 @@ _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
 _OVERWRITING = (EXT, TMPFS)
 """Other file systems may allocate to overwrite a page, which a full disk refuses: btrfs and ZFS always, XFS
-after a copy by reference."""
+after a reflink."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -65,7 +66,7 @@ class AppendWindow:
         self._fd = fd
         self._write_otherwise = write_otherwise
         self._is_possible: bool | None = None
-        """None until the first write."""
+        """Unknown (None) until the first write."""
         self._map: mmap.mmap | None = None
         self._start = 0
         self._size = 0
@@ -98,7 +99,7 @@ class AppendWindow:
             self._size = 0
 
     def _move(self, offset: int, size: int) -> bool:
-        """Make a window from the block of `offset` on; return whether `size` bytes fit in it."""
+        """Make a window at `offset`; return whether `size` bytes fit in it."""
         if self._is_possible is None:
             self._is_possible = hasattr(_libc, "fallocate") and file_system_of(self._fd) in _OVERWRITING
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
@@ -109,7 +110,7 @@ class AppendWindow:
         try:
             self._map = _map_range(self._fd, start, end - start)
         except OSError as error:
-            # For good: the disk is full, memory cannot be locked, or the kernel is too old.
+            # For good: a full disk, no locked memory, or too old a kernel.
             _logger.info("appending without a window from offset %d on: %s", offset, error)
             self._is_possible = False
             return False
@@ -136,12 +137,10 @@ def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
 
 
 def _address_of(mapped: mmap.mmap) -> int:
-    """Return the address of a mapped range."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
 
 def _check(status: int) -> None:
-    """Raise OSError for a failed call of the C library."""
     if status:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,10 +1,10 @@
 """Writing the stream file: the numbered steps of a commit, growth, and repair after a failure.
 
 `COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
-sector (offset 16 to 54 of 512), and a sector is written whole or not at all; nothing else is asked of a disk.
+sector (offset 16 to 54 of 512), which a disk writes whole or not at all; nothing else is required of it.
 
-A commit is begun, which is steps 0 to 2, and finished. If the next one is begun in between, step 4 of the
-first and step 2 of the second are one flush:
+A commit is begun (steps 0 to 2) and finished. If the next one begins first, step 4 of the first and step 2 of
+the second are one flush:
 
     begin    entries A ── flush
     begin                       header A, entries B ── flush
@@ -12,14 +12,10 @@ first and step 2 of the second are one flush:
 
 Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
-  - Bytes past `total_length`, and past a begun commit, are zero whenever no commit runs, or `_damage`
-  remembers
-    that they are not.
-  - A flush that failed is never trusted again: the kernel takes what it should write for written, and so
-  reports
-    every later flush. Before any other flush, header, entries from the block of the last byte that is surely
-    on disk, and zeros behind them are written by `Disk.rewrite`, past the page cache, and no page behind the
-    end stays in the cache.
+  - Between commits, bytes past `total_length` and past a begun commit are zero, or `_damage` says otherwise.
+  - A failed flush is never trusted again: the kernel takes its bytes for written, and so reports every later
+    flush. Before any other flush, `Disk.rewrite` writes past the page cache: the header, the entries from the
+    block of the last byte surely on disk, and zeros behind them. No page behind the end stays in the cache.
 
 Source: datastream/README.md, "The steps of a commit"; docs/spec/stream-file.md section 1.
 """
@@ -77,7 +73,7 @@ class CommitStep(Enum):
     BOOKMARKS = "6 bookmarks"
 
 
-# Every commit takes these three steps; to find a member in its class takes longer than to find a name.
+# Names, since every commit uses these and members of a class are slower to find.
 _REPAIR, _ENTRIES, _HEADER = CommitStep.REPAIR, CommitStep.ENTRIES, CommitStep.HEADER
 
 COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
@@ -113,21 +109,21 @@ COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class _Damage:
-    """What a failed commit left on disk."""
+    """The leftovers of a failed commit on disk."""
 
     dirty_end: int
-    """Bytes from `total_length` up to this offset may not be zero."""
+    """Bytes from `total_length` to this offset may not be zero."""
     header: bool
-    """The header on disk may be that of the failed commit."""
+    """The header on disk may be the failed commit's."""
     in_doubt: bool
-    """A flush failed: nothing written since the last good one is taken to be on disk."""
+    """A flush failed: writes since the last good one may not be on disk."""
 
 
 class Appender:
     """Commits operation groups to a stream file; used by one thread at a time.
 
     Args:
-        file: loaded, and its disk writable.
+        file: loaded, with a writable disk.
         growth_pages: data pages added when it is full.
     """
 
@@ -141,31 +137,29 @@ class Appender:
         self.begun: tuple[int, int] | None = None
         """The totals of the begun commit."""
         self._room_end = 0
-        """Up to here, blocks of the file are known to have been written before."""
+        """Blocks up to this offset were written before."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
         self.running_sum = RunningSum()
-        """Of the page that is being filled."""
+        """The sum of the page being filled."""
         if file.totals[0] > HEADER_PAGE_SIZE:
             start = page_start(file.full_count)
             self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
         self.on_failed_flush: Callable[[], None] = lambda: None
-        """Called after each failed flush: what else is on that disk is in doubt too."""
+        """Called after each failed flush: other files on that disk are in doubt, too."""
 
     def begin(self, group: OperationGroup, *, flush: bool = True) -> tuple[int, int]:
-        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
+        """Do steps 0 to 2 of a commit; the same flush does steps 3 and 4 of the commit begun before.
 
         Args:
-            group: its entries.
-            flush: False leaves out the flush, here and in `finish`: the commit survives the end of this
-                process, not of the machine. A later commit with a flush makes it durable too.
+            flush: False omits the flush, here and in `finish`: the commit survives the end of this process,
+                not of the machine. A later flush makes it durable.
 
         Returns:
-            The new totals; `begun` until it is finished. What was `begun` before is to be published.
+            The new totals, `begun` until finished. The caller publishes the commit begun before.
 
         Raises:
-            CommitFailed: the disk refused. What was begun before is still `begun`, and can be finished,
-                unless the flush failed: then both are dropped. What is on disk is restored as far as the disk
-                lets us.
+            CommitFailed: the disk refused. The commit begun before can still be finished, unless the flush
+                failed: then both are dropped. The disk is restored as far as it allows.
         """
         buffer, before = group.buffer, self.begun
         offset, _ = group.base
@@ -200,7 +194,7 @@ class Appender:
         return new
 
     def finish(self, *, flush: bool = True) -> None:
-        """Do steps 3 and 4 of the `begun` commit, which the caller then publishes.
+        """Do steps 3 and 4 of the `begun` commit; the caller then publishes it.
 
         Raises:
             CommitFailed: the disk refused; the commit is dropped.
@@ -222,13 +216,12 @@ class Appender:
         self.begun = None
 
     def drop_begun(self) -> None:
-        """Drop the `begun` commit, if there is one: zero its entries on disk, or remember to."""
+        """Drop the `begun` commit, if any: zero its entries on disk, or remember to."""
         if self.begun is not None:
             new, self.begun = self.begun, None
             self._restore(_ENTRIES, new)
 
     def _put_entries(self, buffer: bytearray, offset: int) -> None:
-        """Write the entries of a flushed commit, with zeros for room behind them where that helps."""
         self._disk.pwrite(buffer, offset)
         self.running_sum.extend(buffer, offset)
         end = offset + len(buffer)
@@ -236,10 +229,9 @@ class Appender:
             self._make_room(end)
 
     def _make_room(self, end: int) -> None:
-        """Make flushes of the bytes from `end` on faster, see `Disk.make_room`.
+        """Make flushes of the bytes from `end` on faster; see `Disk.make_room`.
 
-        Pages beyond the one in use stay unwritten. The disk may refuse: nothing depends on it, and it is not
-        asked again before the next page.
+        Pages beyond the one in use stay unwritten. A refusal does no harm; the next page tries again.
         """
         page_in_use_end = page_end(page_number_of(end - 1))
         room_end = min((end + ROOM_BYTES) // _BLOCK_SIZE * _BLOCK_SIZE, page_in_use_end)
@@ -256,7 +248,7 @@ class Appender:
     def roll_back(self, new: tuple[int, int]) -> None:
         """Restore the committed stream on disk, after the header of `new` was written and not published.
 
-        A commit begun behind it is dropped too. The next commit repairs what the disk refuses of that.
+        This also drops a commit begun behind it. The next commit repairs what the disk refuses.
         """
         end = max(new, self.begun or new)
         self.begun = None
@@ -266,7 +258,7 @@ class Appender:
         """Make `new`, an earlier end of the stream, the committed end on disk; the caller then publishes it.
 
         Raises:
-            CommitFailed: the disk refused a step; the stream is as it was.
+            CommitFailed: the disk refused a step; the stream is unchanged.
         """
         step = CommitStep.REPAIR
         try:
@@ -281,7 +273,7 @@ class Appender:
 
     @property
     def flushed(self) -> tuple[int, int]:
-        """The totals on disk; after `shorten`, those that it was given."""
+        """The totals on disk; after `shorten`, its argument."""
         return self._flushed
 
     def note_dropped(self, dropped_end: int) -> None:
@@ -289,25 +281,24 @@ class Appender:
         self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)
 
     def clear_dropped(self) -> None:
-        """Zero what a truncation dropped; if the disk refuses, the next commit does."""
+        """Zero what a truncation dropped; if the disk refuses, the next commit does it."""
         if self._damage is not None:
             self._try_to_repair(self._damage)
 
     def flush_found(self, has_sum: Callable[[int], bool] = lambda page_number: False) -> list[int]:
-        """Put on disk what opening has found committed, before anybody is told of it.
+        """Put on disk what opening has found committed, before anybody hears of it.
 
-        The process that wrote it may have been killed between a commit's header and its flush: a power
-        failure would lose the header in the page cache. Or the disk refused a flush of that process: the
-        cache outlives it, and holds bytes that are not on disk and may never be. So its pages behind the end
-        are dropped, header and last block are written past it, and the last COMPARED_AT_OPEN_BYTES before are
-        compared with the disk.
+        The last process may have died between a commit's header and its flush: a power failure would lose the
+        header in the page cache. Or one of its flushes failed: the cache then holds bytes that may never
+        reach the disk. So this drops the pages behind the end, rewrites header and last block past the cache,
+        and compares the last COMPARED_AT_OPEN_BYTES before it with the disk.
 
         Args:
-            has_sum: tells of a full page whether it has a checksum, which then decides what is right.
+            has_sum: returns whether a full page has a checksum, which then decides.
 
         Returns:
-            The pages with a checksum of which memory and the disk hold different bytes, or the disk cannot be
-            read: for `PageSums.scrub`.
+            The pages with a checksum whose bytes differ in memory and on the disk, or cannot be read there:
+                for `PageSums.scrub`.
 
         Raises:
             OSError: the disk refused, or holds other bytes.
@@ -335,10 +326,10 @@ class Appender:
         return differing
 
     def flush(self) -> None:
-        """Repair what a failed commit left, and flush everything that is committed.
+        """Repair what a failed commit left, and flush everything committed.
 
         Raises:
-            OSError: the disk refused; what was not flushed is in doubt, until this succeeds.
+            OSError: the disk refused; unflushed bytes are in doubt until this succeeds.
         """
         self.put_right()
         if self._flushed != self._file.totals:
@@ -364,7 +355,7 @@ class Appender:
         self.on_failed_flush()
 
     def adopt(self, group: OperationGroup | WrittenGroup) -> None:
-        """Add the pages and checkpoints of a group to the page index, once its header is written."""
+        """Add a group's pages and checkpoints to the page index, once its header is written."""
         index = self._file.index
         if not group.page_starts:
             for checkpoint in group.checkpoints:
@@ -389,7 +380,6 @@ class Appender:
                 self._file.sums.note_full(page_number - 1, self.running_sum.take(page_number - 1))
 
     def _store_table(self, page_number: int, data_end: int) -> None:
-        """Keep the table of a full page for later openings."""
         index = self._file.index
         table = index.table(page_number)
         if table is not None:
@@ -398,7 +388,7 @@ class Appender:
             self._file.tables.put_table(page_number, PageTable(first_number, entries_end, position, table))
 
     def trim_tail(self) -> None:
-        """Write zeros over everything past `total_length`."""
+        """Zero everything past `total_length`."""
         self._zero(self._file.committed.total_length, self._size)
 
     def _grow(self, total_length: int) -> None:
@@ -408,16 +398,15 @@ class Appender:
         self._size = size
 
     def _fail(self, step: CommitStep, new: tuple[int, int], error: BaseException) -> NoReturn:
-        """Repair what a failed commit left, or remember to; raise `error`, or `CommitFailed` for the disk."""
+        """Repair or remember what a failed commit left; raise `error`, or `CommitFailed` for an OSError."""
         self._restore(step, new)
         if isinstance(error, OSError):
             raise CommitFailed(self._file.path, step.value, error) from error
         raise error
 
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
-        """Remember what a failed commit left, and try to repair it now."""
         before, is_flush = self._damage, step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
-        # Or the next commit of that length would go without a flush.
+        # Otherwise the next commit of that length would skip its flush.
         self._flushed = min(self._flushed, self._file.totals)
         self._damage = _Damage(
             dirty_end=max(new[0], before.dirty_end if before else 0),
@@ -441,7 +430,7 @@ class Appender:
         committed = self._file.committed
         kept_end = committed.total_length if self.begun is None else self.begun[0]
         if damage.header and not damage.in_doubt:
-            # First of all, and flushed: a new header over zeroed entries could not be opened.
+            # First, and flushed: nobody could open a new header over zeroed entries.
             self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
             try:
                 self._disk.fdatasync()
@@ -456,10 +445,10 @@ class Appender:
         self._damage = None
 
     def _prove(self, kept_end: int) -> None:
-        """Write past the page cache what the file should hold, from the last byte that is surely on disk.
+        """Write past the page cache what the file should hold, from the last byte surely on disk.
 
-        The header first: a new one over zeros could not be opened. No page is healed meanwhile, since
-        `Disk.rewrite` restores what the cache held of neighbouring pages.
+        The header first: nobody could open a new one over zeros. The lock keeps healing out, since
+        `Disk.rewrite` restores the cached bytes of neighbouring pages.
         """
         with self._file.sums.lock:
             self._rewrite_header()
@@ -476,11 +465,11 @@ class Appender:
         self._disk.rewrite(bytes(page), 0)
 
     def _rewrite(self, start: int, end: int) -> None:
-        """Write past the page cache what it holds from `start` to `end`, then zeros; the caller flushes.
+        """Write the cached bytes from `start` to `end` past the page cache, then zeros; the caller flushes.
 
         Args:
             start: a multiple of a block's size.
-            end: of what is kept.
+            end: the end of the kept bytes.
         """
         for offset in range(start, end, _COPY_SIZE):
             data = self._disk.pread(min(_COPY_SIZE, end - offset), offset)
@@ -489,10 +478,10 @@ class Appender:
         self._room_end = min(self._room_end, end)
 
     def _zero(self, start: int, end: int) -> None:
-        """Make the bytes from `start` to `end`, which are past `total_length`, zero again.
+        """Zero the bytes from `start` to `end`, which are past `total_length`.
 
-        Only blocks that are not zero are written: writing zeros into a hole needs room on a full disk.
-        Whole pages are cut off and added again, each a single step that leaves a whole number of pages.
+        Only non-zero blocks are written: zeros in a hole need room on a full disk. Whole pages are cut off
+        and added again; each step leaves a whole number of pages.
         """
         rest_end = page_end(page_number_of(start))
         data = self._disk.pread(min(end, rest_end) - start, start)
@@ -509,10 +498,10 @@ class Appender:
 
 
 def rewrite_lost(disk: Disk, size: int, offset: int) -> int | None:
-    """Write past the page cache what it holds and the disk has lost; nothing where they are the same.
+    """Write past the page cache those cached bytes that the disk has lost.
 
-    A write that was lost leaves zeros: those of a hole, of blocks that were found and not written, or of room
-    for small commits. Anything else is none, and there is no telling which of the two is right.
+    A lost write leaves zeros: those of a hole, of allocated blocks, or of room for small commits. Other
+    differences raise, as nothing tells which side is right.
 
     Args:
         disk: open for writing.
@@ -520,7 +509,7 @@ def rewrite_lost(disk: Disk, size: int, offset: int) -> int | None:
         offset: a multiple of 4,096.
 
     Returns:
-        The offset of the first block that was lost; None when none was.
+        The offset of the first lost block, or None.
 
     Raises:
         OSError: the disk refused, or holds other bytes that are not zeros.

@@ -7,12 +7,12 @@
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
     key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last program that knew checksums
     key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
-    key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
+    key UPDATE_KEY (24 B)          value: an unfinished update in place (`updating.py`)
 
 Invariants
-  - What the index lacks is added from the stream; what it says is checked against the stream.
-  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write
-    no fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
+  - The stream completes the index and confirms its answers.
+  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write no
+    fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
     twice PENDING_BOOKMARKS_MAX bookmarks.
   - A read-only opening works on a copy of the folder, made under shared locks.
 
@@ -42,7 +42,7 @@ from sluice.datastream.file.folder_lock import (
     bookmarks_folder,
 )
 from sluice.datastream.file.page_index import PageTable, decode_table, encode_table
-from sluice.datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS
 
 __all__ = [
     "COVERED_KEY",
@@ -62,11 +62,9 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-REBUILD_BATCH_BOOKMARKS = 16_384
-"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
 REOPEN_ROOM_BYTES = 1 << 20
-"""Bytes that must be free on the disk before a bookmark DB that failed is closed and opened again: LevelDB
-writes new files then, and a table of what is in its log. Until then it can be read."""
+"""Free bytes that reopening a failed bookmark DB needs: LevelDB then writes new files and a table of its log.
+With less room the DB stays open, so that it can be read."""
 
 COVERED_KEY = b"sluice/entries-covered"
 STREAM_KEY = b"sluice/stream-fingerprint"
@@ -80,10 +78,10 @@ assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPD
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
-"""Stands for the number of a bookmark that is to be deleted."""
+"""Marks a bookmark to be deleted."""
 
 Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
-"""Bookmarks about to be recorded; those of them that wait to be written; what all that wait cover."""
+"""Bookmarks about to be recorded; the pending ones among them; the pending covered count."""
 
 OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder."""
@@ -93,17 +91,17 @@ _LOG_HEAD = struct.Struct("<IHB")
 
 
 def has_hole(log: bytes) -> bool:
-    """Return whether a LevelDB log has zeros in the place of records, and something behind them.
+    """Return whether a LevelDB log has zeros in place of records, with records behind them.
 
         file      block of 32,768 bytes | block | ...         the last one may be shorter
         block     record | record | ... | up to 6 zeros, where no head fits
         record    crc u32 | size u16 | type u8, 1 to 4 | data                   little-endian
 
-    LevelDB does not flush its log with each batch. So a power failure, or a disk that refused, may leave
-    zeros in the place of batches, with later batches behind them. LevelDB notices that where a record is
-    cut. Where a record ends just before the zeros, it skips them in silence: batches are gone, and later
-    ones say that the index covers everything. Zeros up to the end are no hole: then the count of covered
-    entries is missing with the last batches. MANIFEST files have the same form.
+    LevelDB does not flush its log with each batch, so a power failure or a failing disk may leave zeros in
+    place of batches that others follow. LevelDB notices a cut record, but skips zeros that begin where a
+    record ends: batches are gone, and later ones claim that the index covers everything. Zeros up to the end
+    are no hole: the last batches take their count of covered entries with them. MANIFEST files have the same
+    form.
 
     Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
     """
@@ -119,7 +117,7 @@ def has_hole(log: bytes) -> bool:
 
 
 def open_leveldb(folder: str) -> Any:
-    """Open the LevelDB in a folder, or make one there.
+    """Open or create the LevelDB in a folder.
 
     Raises:
         plyvel.CorruptionError: it is damaged, or a log has a hole.
@@ -129,15 +127,15 @@ def open_leveldb(folder: str) -> Any:
         for path in Path(folder).glob(pattern):
             if has_hole(path.read_bytes()):
                 raise plyvel.CorruptionError(f"{path.name} has a hole")
-    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
+    # Bytes, since plyvel refuses a name that is not UTF-8.
     return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
 
 
 class Notes:
-    """The values beside bookmarks (tables and checksums of pages) that wait for the next batch.
+    """The tables and checksums of pages that wait for the next batch.
 
-        put ── pending ── add_to(batch) ── writing ── written          each is found all the time
-                             └─────── roll_back ◄──────┘               where the batch was refused
+        put ── pending ── add_to(batch) ── writing ── written          each can be found at any time
+                             └─────── roll_back ◄──────┘               if the batch was refused
 
     Any thread may put and get; one thread writes batches.
 
@@ -148,7 +146,7 @@ class Notes:
     def __init__(self, read: Callable[[bytes], bytes | None]) -> None:
         self._read = read
         self._pending: dict[bytes, bytes | None] = {}
-        """None stands for a note that is to be deleted."""
+        """None deletes a note."""
         self._writing: dict[bytes, bytes | None] = {}
         self._guard = threading.Lock()
 
@@ -159,11 +157,11 @@ class Notes:
 
     @property
     def is_writing(self) -> bool:
-        """Return whether a batch with notes may or may not have been written."""
+        """Return whether the fate of a batch with notes is unknown."""
         return bool(self._writing)
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a note; None without one, or if the DB cannot be read."""
+        """Return a note; None if there is none, or the DB cannot be read."""
         for notes in (self._pending, self._writing):  # in the order in which a note moves
             try:
                 return notes[key]
@@ -188,7 +186,7 @@ class Notes:
         """Delete the notes with this prefix, from the key `first` on.
 
         Args:
-            stored: those of their keys that are in the DB.
+            stored: their keys in the DB.
         """
         with self._guard:
             gone = [
@@ -197,9 +195,9 @@ class Notes:
             self._pending.update(dict.fromkeys((*gone, *stored)))
 
     def add_to(self, batch: Any) -> None:
-        """Add pending notes to a LevelDB batch; `written` or `roll_back` must follow."""
+        """Add pending notes to a LevelDB batch; call `written` or `roll_back` next."""
         with self._guard:
-            self._writing = self._pending  # before the next line: a reader finds each all the time
+            self._writing = self._pending  # before the next line, so that a reader always finds each
             self._pending = {}
         for key, value in self._writing.items():
             if value is None:
@@ -208,7 +206,7 @@ class Notes:
                 batch.put(key, value)
 
     def written(self) -> None:
-        """Forget the notes of the batch: the DB has them."""
+        """Forget the notes of the batch, which the DB now has."""
         self._writing = {}
 
     def roll_back(self) -> None:
@@ -221,10 +219,10 @@ class Notes:
 class BookmarkIndex:
     """The bookmarks of one stream, locked for this opener.
 
-    One thread writes, any thread reads. Recorded bookmarks are found before they are written to the DB.
+    One thread writes, any thread reads. Readers also find bookmarks that wait for a batch.
 
     Args:
-        stream_path: the stream file; the folder is found from its name.
+        stream_path: the stream file; its name gives the folder.
         open_database: opens the LevelDB.
         read_only: work on a copy of the folder.
 
@@ -243,27 +241,27 @@ class BookmarkIndex:
         """Tables and checksums of pages."""
         self._pending_covered: int | None = None
         self._writing: dict[bytes, int] = {}
-        """The bookmarks of a batch under way; looked up after `_pending`, before the DB."""
+        """The batch under way; readers look here between `_pending` and the DB."""
         self._writing_covered: int | None = None
         self._writer: threading.Thread | None = None
         self._writer_error: Exception | None = None
         self._guard = threading.Lock()
-        """Held while the DB is read or replaced."""
+        """Held to read or replace the DB."""
         self._database: Any = None
         self._written_covered: int | None = None
-        """How many entries the DB covers; None if it does not say."""
+        """The number of entries that the DB covers; None if it does not say."""
         self._sync_next = False
-        """The next batch must be flushed: older contents of the DB would contradict the stream."""
+        """Flush the next batch: older contents of the DB would contradict the stream."""
         self.failed = False
-        """A write may have failed: the DB must be reopened before the next one."""
+        """A write may have failed: reopen the DB before the next one."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
-        """Returns the fingerprint of the first entries of the stream; None until the stream is loaded."""
+        """Returns the fingerprint of the stream's first entries; None until the stream is loaded."""
         self.was_opened_by_another = False
-        """Whether a Go program had the DB open since our last batch: then its count may be wrong."""
+        """Whether a Go program had the DB open since our last batch, so its count may be wrong."""
         self.sums_hold = False
-        """Whether checksums are valid: no program that does not know them has written the stream since."""
+        """Whether checksums are valid: no program that ignores them has written the stream since."""
         self.damage: str | None = None
-        """Why a damaged DB was replaced by an empty one."""
+        """Why an empty DB replaced a damaged one."""
         self._shared_lock: SharedFolderLock | None = None
         self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
@@ -286,9 +284,9 @@ class BookmarkIndex:
             raise
 
     def _learn_who_wrote(self, *, read_only: bool) -> None:
-        """Find out whether another program may have written the stream since our last batch.
+        """Find out whether another program opened the DB since our last batch.
 
-        LevelDB's LOG says so, and opening it has just begun a new one. The DB remembers it, in case this
+        LevelDB's LOG tells, but opening the DB starts a new one. So the DB stores the answer, in case this
         opening fails.
         """
         self.was_opened_by_another = self._lock.was_opened_by_go or self._get_value(ANOTHER_KEY) is not None
@@ -300,7 +298,6 @@ class BookmarkIndex:
                 raise BookmarksUnavailable(self.folder, error) from error
 
     def _copy_folder(self) -> None:
-        """Copy the folder's files to a temporary folder and use that."""
         try:
             self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
             copy = Path(self._copy.name) / "index.db"
@@ -314,7 +311,6 @@ class BookmarkIndex:
         self.folder = copy
 
     def _release_others(self) -> None:
-        """Release the shared locks and delete the copy."""
         if self._other_locks is not None:
             self._other_locks.release()
         if self._copy is not None:
@@ -324,7 +320,7 @@ class BookmarkIndex:
             self._shared_lock.release()
 
     def _open(self) -> None:
-        """Open the DB; replace a damaged one by an empty one, which opening the stream then fills."""
+        """Open the DB; replace a damaged one by an empty one, for the opening to fill."""
         try:
             self._database = self._open_database(str(self.folder))
         except plyvel.CorruptionError as error:
@@ -345,7 +341,6 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def _remove_files(self) -> None:
-        """Delete LevelDB's files but LOCK, which we hold."""
         try:
             for pattern in _DATABASE_FILES:
                 for path in self.folder.glob(pattern):
@@ -356,7 +351,7 @@ class BookmarkIndex:
     # --- reading -----------------------------------------------------------------------------------------
 
     def get(self, bookmark: bytes) -> int | None:
-        """Return the number of the newest entry with this bookmark; None without one. The caller checks it.
+        """Return the indexed number of this bookmark's newest entry, or None. The caller checks the entry.
 
         Raises:
             BookmarksUnavailable: the DB cannot be read.
@@ -367,7 +362,7 @@ class BookmarkIndex:
         return None if number == _GONE else number
 
     def get_recorded(self, bookmark: bytes) -> int | None:
-        """Return the same from memory alone: None if the bookmark is not recorded there."""
+        """Return the same from memory alone."""
         number = self._recorded(bookmark)
         return None if number == _GONE else number
 
@@ -377,7 +372,7 @@ class BookmarkIndex:
 
     @property
     def covered(self) -> int | None:
-        """The number of entries that the DB covers; None if it does not say."""
+        """Number of entries that the DB covers; None if it does not say."""
         return self._get_number(COVERED_KEY)
 
     def _get_value(self, key: bytes) -> bytes | None:
@@ -390,11 +385,11 @@ class BookmarkIndex:
 
     def _get_number(self, key: bytes) -> int | None:
         value = self._get_value(key)
-        # A value of another length is not ours; the index is rebuilt when the count is missing.
+        # A value of another length is not ours; a missing count has the index rebuilt.
         return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
 
     def get_table(self, page_number: int) -> PageTable | None:
-        """Return the table of a data page; None without one, or if the DB cannot be read."""
+        """Return the table of a data page, or None."""
         value = self.notes.get(TABLE_KEY + _U64.pack(page_number))
         return None if value is None else decode_table(value)
 
@@ -441,11 +436,11 @@ class BookmarkIndex:
     # --- writing: one thread -----------------------------------------------------------------------------
 
     def record(self, bookmarks: dict[bytes, int], covered: int) -> int:
-        """Record bookmarks of committed entries; return how many wait to be written.
+        """Record bookmarks of committed entries; return the number of pending ones.
 
         Args:
-            bookmarks: each with the number of its newest entry; newer than what was recorded before.
-            covered: how many entries the index covers with them.
+            bookmarks: each with the number of its newest entry, above any recorded before.
+            covered: the number of entries that the index then covers.
         """
         pending = self._pending
         pending |= bookmarks
@@ -453,7 +448,7 @@ class BookmarkIndex:
         return len(pending)
 
     def before(self, bookmarks: dict[bytes, int]) -> Undo:
-        """Return the argument of `roll_back` for a `record` of these; change nothing."""
+        """Return what `roll_back` needs to undo a `record` of these bookmarks."""
         pending = self._pending
         if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
             return bookmarks, {}, self._pending_covered
@@ -461,7 +456,7 @@ class BookmarkIndex:
         return bookmarks, numbers, self._pending_covered
 
     def roll_back(self, undo: Undo) -> None:
-        """Undo what was recorded since `before` returned this."""
+        """Undo everything recorded since `before` returned this."""
         bookmarks, numbers, self._pending_covered = undo
         for bookmark in bookmarks:
             self._pending.pop(bookmark, None)
@@ -471,9 +466,9 @@ class BookmarkIndex:
         """Record how a truncation or an update changes bookmarks.
 
         Args:
-            bookmarks: each with the number of its newest entry now; None when it has none.
-            covered: how many entries the index covers with them.
-            page_count: tables of full pages from this one on are dropped.
+            bookmarks: each with the number of its newest entry now, or None.
+            covered: the number of entries that the index then covers.
+            page_count: drop the tables of full pages from this one on.
         """
         self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
         self._pending_covered = covered
@@ -483,7 +478,7 @@ class BookmarkIndex:
             try:
                 stored = self.stored_notes(prefix, first)
             except BookmarksUnavailable:
-                stored = {}  # a table that stays is not believed: the file decides
+                stored = {}  # a leftover table does no harm: the file decides
             self.notes.drop(prefix, first, stored)
 
     def stored_notes(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes]:
@@ -500,8 +495,8 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def forget_sums(self) -> None:
-        """Drop the checksums of all pages; the next batch deletes them."""
-        with contextlib.suppress(BookmarksUnavailable):  # then they are not found, either
+        """Drop the checksums of all pages with the next batch."""
+        with contextlib.suppress(BookmarksUnavailable):  # readers then do not find them, either
             self.notes.drop(SUM_KEY, SUM_KEY, self.stored_notes(SUM_KEY))
 
     def put_table(self, page_number: int, table: PageTable) -> None:
@@ -510,14 +505,14 @@ class BookmarkIndex:
 
     @property
     def pending_count(self) -> int:
-        """The number of bookmarks that wait for a batch."""
+        """Number of bookmarks that wait for a batch."""
         return len(self._pending)
 
     def write_pending(self) -> None:
-        """Write what was recorded, in one batch with the count of covered entries.
+        """Write everything pending and the covered count in one batch.
 
         Raises:
-            BookmarksUnavailable: the DB refused; memory keeps what was recorded, `failed` is set.
+            BookmarksUnavailable: the DB refused; memory keeps the bookmarks, and `failed` is set.
         """
         self._await_writer()
         batch = self._take_pending()
@@ -526,7 +521,7 @@ class BookmarkIndex:
             self._settle()
 
     def write_pending_behind(self) -> None:
-        """Write what was recorded in another thread, after the batch before; without one, in this thread.
+        """Write everything pending in another thread, after the batch before; without a thread, in this one.
 
         Raises:
             BookmarksUnavailable: the batch before was refused, or this one, here; see `write_pending`.
@@ -535,7 +530,7 @@ class BookmarkIndex:
         batch = self._take_pending()
         if batch is None:
             return
-        # Known before it runs: interrupted in between, the DB must not be closed under it.
+        # Set before the thread runs: after an interruption the DB must not be closed under it.
         self._writer = threading.Thread(target=self._write, args=(batch,), name="bookmarks", daemon=True)
         try:
             self._writer.start()
@@ -546,14 +541,14 @@ class BookmarkIndex:
             self._settle()
 
     def _take_pending(self) -> Any:
-        """Move what is pending to `_writing`, and return a batch of it; None if nothing is pending."""
+        """Move pending bookmarks to `_writing`; return a batch of them, or None."""
         if self._writing or self._writing_covered is not None or self.notes.is_writing:
             self._take_batch_back()
         if self._pending_covered is None and not self.notes.has_pending:
             return None
         fingerprint = self._fingerprint()
         try:
-            self._lock.check()  # what LevelDB has open, it writes also where the folder is gone
+            self._lock.check()  # LevelDB writes its open files even if the folder is gone
             batch = self._database.write_batch(sync=self._sync_next)
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
@@ -564,7 +559,8 @@ class BookmarkIndex:
             kept = {bookmark: number for bookmark, number in kept.items() if number != _GONE}
             for bookmark in self._pending.keys() - kept.keys():
                 batch.delete(bookmark)
-        any(map(put, kept, map(pack, kept.values())))  # `put` returns None: none ends it; faster than a loop
+        # Faster than a loop; `put` returns None.
+        any(map(put, kept, map(pack, kept.values())))
         if self._pending_covered is not None:
             put(COVERED_KEY, pack(self._pending_covered))
             if self.was_opened_by_another:
@@ -574,7 +570,7 @@ class BookmarkIndex:
             put(STREAM_KEY, fingerprint)
             put(SUMS_OF_KEY, fingerprint)
         self.notes.add_to(batch)
-        # In this order: a reader looks into the first, then into the second.
+        # In this order, since readers look into the first, then into the second.
         self._writing = self._pending
         self._pending = {}
         self._sync_next = False
@@ -582,20 +578,16 @@ class BookmarkIndex:
         return batch
 
     def _fingerprint(self) -> bytes | None:
-        """Return the fingerprint for the next batch; None keeps the one before.
-
-        Once a batch, not with each of the small commits that a batch gathers.
-        """
+        """Return the fingerprint for the next batch; None keeps the one before."""
         if self._pending_covered is None or self.fingerprint_at is None:
             return None
         try:
             return self.fingerprint_at(self._pending_covered)
-        except (OSError, DatastreamError) as error:  # the one before stays: at worst, the index is made anew
+        except (OSError, DatastreamError) as error:  # the old one stays: at worst, the index is made anew
             _logger.debug("%s: no fingerprint: %s", self.folder, error)
             return None
 
     def _write(self, batch: Any) -> None:
-        """Write a batch; keep its error for `_settle`."""
         try:
             batch.write()
         except (plyvel.Error, OSError, RuntimeError) as error:
@@ -608,7 +600,7 @@ class BookmarkIndex:
     def _join_writer(self) -> bool:
         """Wait for the writing thread; return whether there was one.
 
-        The batch of a thread that never started stays `_writing`: the next batch takes it back.
+        A batch whose thread never started stays in `_writing`; the next batch includes it.
         """
         writer = self._writer
         has_run = writer is not None and writer.ident is not None
@@ -618,7 +610,7 @@ class BookmarkIndex:
         return has_run
 
     def _settle(self) -> None:
-        """Forget what was written; make pending again what was refused."""
+        """Forget a written batch; make a refused one pending again."""
         error, self._writer_error = self._writer_error, None
         if error is None:
             if self._writing_covered is not None:
@@ -631,14 +623,13 @@ class BookmarkIndex:
         raise BookmarksUnavailable(self.folder, error) from error
 
     def _take_batch_back(self) -> None:
-        """Make pending again what a batch held: it was refused or interrupted."""
-        # Put together before it takes the place of the two: a reader finds each bookmark all the time.
+        # Merged before it replaces the two, so that readers always find each bookmark.
         self._pending = {**self._writing, **self._pending}
         if self._pending_covered is None:
             self._pending_covered = self._writing_covered
         self.notes.roll_back()
         self._writing, self._writing_covered = {}, None
-        self._sync_next = True  # it may have been one that has to be on disk
+        self._sync_next = True  # that batch may have needed a flush
 
     def put_update_record(self, record: bytes | None) -> None:
         """Write the record of an update in place, flushed; None deletes it.
@@ -658,18 +649,18 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def recover(self) -> None:
-        """Reopen the DB after a failed write, and write what is pending.
+        """Reopen the DB after a failed write, and write everything pending.
 
         Raises:
-            BookmarksUnavailable: it still cannot be written; or it is gone or lacks entries, until the stream
-                is reopened.
+            BookmarksUnavailable: it still cannot be written; or, until the stream is reopened, it is gone or
+                lacks entries.
         """
         with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
             self._await_writer()
         self._look_for_room()
         with self._guard:
             try:
-                self._lock.check()  # before the DB is closed: one that was deleted can still be read
+                self._lock.check()  # before closing the DB: a deleted one can still be read
                 self._close_database()
                 self._lock.renew()
                 self._database = self._open_database(str(self.folder))
@@ -680,7 +671,7 @@ class BookmarkIndex:
         self.failed = False
 
     def _refuse_lost_entries(self) -> None:
-        """Close a reopened DB that covers less than before: a batch would claim that it covers everything."""
+        """Close a reopened DB that covers less than before: the next batch would claim more."""
         written, pending = self._written_covered, self._pending_covered
         if written is None:
             return
@@ -695,14 +686,14 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, what)
 
     def doubt(self) -> None:
-        """Have the DB reopened: a flush of this disk failed, and LevelDB may not know that its log is lost.
+        """Have the DB reopened after a failed flush of its disk: its log may be lost without notice.
 
-        A reopened LevelDB writes what its log says to new files, flushed.
+        A reopened LevelDB writes the contents of its log to new files, flushed.
         """
         self.failed = True
 
     def _look_for_room(self) -> None:
-        """Refuse to close the DB if reopening would fail for lack of room: as it is, it can be read."""
+        """Keep the DB open if there is no room to reopen it: it can still be read."""
         try:
             with tempfile.TemporaryFile(dir=self.folder.parent) as file:
                 file.write(bytes(REOPEN_ROOM_BYTES))
@@ -712,7 +703,7 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
     def wipe(self) -> None:
-        """Empty the index. Pending notes stay: they describe the file."""
+        """Empty the index. Pending notes stay, since they describe the file."""
         with self._guard:
             self._close_database()
             self._remove_files()
@@ -720,15 +711,20 @@ class BookmarkIndex:
         self._pending = {}
         self._pending_covered = self._written_covered = None
 
-    def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
-        """Add the bookmarks of many entries in batches; after a crash it continues behind the last batch.
+    def rebuild(
+        self,
+        pages: Iterable[tuple[list[tuple[bytes, int]], int]],
+        batch_bookmarks: int = REBUILD_BATCH_BOOKMARKS,
+    ) -> None:
+        """Add the bookmarks of many entries in batches; after a crash, continue behind the last batch.
 
         Args:
             pages: (bookmarks, number of entries covered after them), in order.
+            batch_bookmarks: fewest bookmarks of a batch, except the last.
         """
         for bookmarks, covered in pages:
             self.record(dict(bookmarks), covered)
-            if self.pending_count >= REBUILD_BATCH_BOOKMARKS:
+            if self.pending_count >= batch_bookmarks:
                 self.write_pending()
         self.write_pending()
 
@@ -737,7 +733,7 @@ class BookmarkIndex:
         database.close()
 
     def close(self) -> None:
-        """Close the DB, then release all locks; a second call does nothing."""
+        """Close the DB, then release all locks; idempotent."""
         try:
             self._join_writer()
             with self._guard:
@@ -754,5 +750,4 @@ class _Closed:
         """Do nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse."""
         raise RuntimeError("the bookmark DB is closed")

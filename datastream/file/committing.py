@@ -1,7 +1,7 @@
-"""Commits of a stream: each is begun and finished, and the next one may be begun in between.
+"""Commits of a stream: each is begun and finished, and the next one may begin in between.
 
-`appending.py` does the disk's part, and begins with a picture of it. This module publishes what was written:
-page index, bookmarks and the committed view change together, or none of them does.
+`appending.py` does the disk's part, with a picture. This module publishes what was written: page index,
+bookmarks and the committed view change together, or not at all.
 
     what happens                               the commit that was begun before    this commit
     the disk refuses to take its entries       can still be finished               dropped
@@ -21,12 +21,11 @@ from collections.abc import Callable
 from sluice.datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, MisuseError
 from sluice.datastream.file.appending import Appender, CommitStep
 from sluice.datastream.file.bookmarks import BookmarkIndex
-from sluice.datastream.file.operation import OperationGroup, WrittenGroup
-from sluice.datastream.file.operation_table import CALL_NAMES, Call, OperationState
+from sluice.datastream.file.operation import CALL_NAMES, Call, OperationGroup, OperationState, WrittenGroup
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
 from sluice.datastream.layout import Committed
-from sluice.datastream.limits import PENDING_BOOKMARKS_MAX
+from sluice.datastream.limits import StreamLimits
 
 __all__ = ["Committer"]
 
@@ -38,11 +37,7 @@ class Committer:
     """Commits the operations of a group; used by one thread at a time.
 
     Args:
-        file: loaded.
-        bookmarks: its index.
-        appender: its writer.
-        changer: its unfinished updates are finished before a commit.
-        group: the operations to commit.
+        changer: finishes its updates before a commit.
     """
 
     def __init__(
@@ -52,6 +47,7 @@ class Committer:
         appender: Appender,
         changer: Changer,
         group: OperationGroup,
+        limits: StreamLimits,
     ) -> None:
         self.publishing = threading.Lock()
         """Held while a commit and its bookmarks are published."""
@@ -62,6 +58,7 @@ class Committer:
         self._appender = appender
         self._changer = changer
         self._group = group
+        self._pending_bookmarks_max = limits.pending_bookmarks_max
         self._begun: WrittenGroup | None = None
         appender.on_failed_flush = bookmarks.doubt
 
@@ -76,11 +73,7 @@ class Committer:
         return self._file.committed if self._begun is None else self._begun.end
 
     def check_not_begun(self, call: Call) -> None:
-        """Refuse a call that changes what is committed.
-
-        Raises:
-            CommitBegun: a commit was begun.
-        """
+        """Raise CommitBegun if a commit was begun: `call` changes what is committed."""
         if self._begun is not None:
             raise CommitBegun(CALL_NAMES[call])
 
@@ -95,7 +88,7 @@ class Committer:
             self._publish(group, end, flush=flush)
             group.end_commit(end)
         except MisuseError:
-            raise  # nothing has begun; another thread's commit may go on
+            raise  # nothing has begun; another thread's commit continues
         except BaseException:
             self._end_failed(None)
             raise
@@ -129,24 +122,24 @@ class Committer:
             self._begun = None
             self._drop_group()
             raise
-        self._begun = None  # last: interrupted before, it is known what to drop
+        self._begun = None  # last, so that an interruption still drops it
 
     def _write_entries(self, *, flush: bool) -> tuple[int, int]:
-        """Do steps 0 to 2 of the commit; return its end. The one begun before has to be published next."""
+        """Do steps 0 to 2; return the commit's end. The caller next publishes the commit begun before."""
         self._group.begin_commit()
         if self._bookmarks.failed or self._changer.overdue:
             self.finish_what_is_overdue()  # step 0a
         return self._appender.begin(self._group, flush=flush)
 
     def _publish(self, written: OperationGroup | WrittenGroup, end: tuple[int, int], *, flush: bool) -> None:
-        """Do steps 5 and 6 of a commit whose header is written; or roll it back, and what was begun since."""
+        """Do steps 5 and 6 of a commit whose header is written; on failure, undo it and any later one."""
         undo = None
         try:
             if written.checkpoints or written.page_starts:
                 self._appender.adopt(written)
             bookmarks = written.all_bookmarks
             undo = self._bookmarks.before(bookmarks)
-            # Together: a bookmark that is added again must not lead to an entry that is not visible yet.
+            # Together: an updated bookmark must not lead to an invisible entry.
             with self.publishing:
                 pending_count = self._bookmarks.record(bookmarks, end[1])
                 self._file.totals = end  # step 5: from here on, readers see it
@@ -155,12 +148,12 @@ class Committer:
                 if undo is not None:
                     self._bookmarks.roll_back(undo)
                 self._roll_back(end)
-        # Only now: a commit that is rolled back must leave no bookmarks in the DB.
-        if flush or pending_count >= PENDING_BOOKMARKS_MAX:
+        # Only now: a rolled-back commit must leave no bookmarks in the DB.
+        if flush or pending_count >= self._pending_bookmarks_max:
             self._write_bookmarks(flush=flush)  # step 6
 
     def _end_failed(self, before: WrittenGroup | None) -> None:
-        """Drop the commit that failed; the one begun before stays, if its header was not written."""
+        """Drop the failed commit; keep the one begun before if its header was not written."""
         is_as_before = self._appender.begun == (before and before.end)
         self._begun = before if is_as_before else None
         try:
@@ -173,13 +166,12 @@ class Committer:
             self._drop_group()
 
     def drop_begun(self) -> None:
-        """Drop the begun commit, if there is one."""
+        """Drop the begun commit, if any."""
         if self._begun is not None:
             self._begun = None
             self._appender.drop_begun()
 
     def _drop_group(self) -> None:
-        """Drop operations that are open, sealed, or about to be committed."""
         group = self._group
         group.restart(self.end)
         if group.state is OperationState.COMMITTING:
@@ -188,9 +180,9 @@ class Committer:
             group.move(Call.ROLLBACK_GROUP)
 
     def _roll_back(self, written: tuple[int, int]) -> None:
-        """Undo a commit that is in the file and that no reader has seen, after Ctrl-C or for lack of memory.
+        """Undo a commit that is in the file and invisible, after Ctrl-C or for lack of memory.
 
-        If that fails too, the stream takes no further commit before it is opened again.
+        If that fails too, the stream takes no commit before it is reopened.
         """
         _logger.warning(
             "%s: a commit is rolled back, as it was interrupted behind its header", self._file.path
@@ -205,14 +197,14 @@ class Committer:
     # --- beside the disk ---------------------------------------------------------------------------------
 
     def finish_what_is_overdue(self) -> None:
-        """Open a failed bookmark DB again, and finish an update that could not be written.
+        """Reopen a failed bookmark DB, and finish an interrupted update.
 
         Raises:
             CommitFailed: one of them still fails.
         """
         try:
             if self._bookmarks.failed:
-                # First the file: while its disk fails, the DB stays open, so that it can be read.
+                # First the file: while its disk fails, the DB stays open for readers.
                 self._appender.put_right()
                 self._bookmarks.recover()
             self._changer.finish()
@@ -221,7 +213,7 @@ class Committer:
             raise CommitFailed(self._file.path, CommitStep.REPAIR.value, os_error) from error
 
     def _write_bookmarks(self, *, flush: bool) -> None:
-        """Write pending bookmarks. If that fails, the commit stands, and its bookmarks stay in memory."""
+        """Write pending bookmarks. On failure the commit stands, and memory keeps its bookmarks."""
         try:
             if flush:
                 self._bookmarks.write_pending()

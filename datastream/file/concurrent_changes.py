@@ -2,15 +2,15 @@
 
 A reader never sees half of an update:
 
-    reads      while new bytes are being written, `read` lays them over what it read; it reads again if a
-               change began or ended meanwhile. So it gets the entry whole, old or new
+    reads      during an update, `read` lays the new bytes over those of the file; it reads again if a
+               change began or ended meanwhile. So it gets the old entry or the new one, whole
     sendfile   `RangeSender.send` checks for changes and sends under one lock, which a change takes to
-               announce itself; while new bytes are being written it sends them from memory. A client that
-               has half of the entry, or truncated entries, must begin anew (StreamChanged)
+               announce itself; it sends new bytes from memory during the update. A client with half of
+               the entry, or with truncated entries, must begin anew (StreamChanged)
 
 Bytes that the kernel took for a client stay unchanged, too: an update gives its blocks new pages
-(`Disk.replace`), and leaves those that a socket may hold. A truncation does not: until its connection ends, a
-client may receive zeros or later bytes in place of the dropped entries.
+(`Disk.replace`), and leaves those that a socket may hold. A truncation does not: until it is disconnected, a
+client may receive zeros or later bytes in place of dropped entries.
 
 Source: docs/spec/stream-file.md section 2; datastream/README.md, "Invariants".
 """
@@ -31,11 +31,11 @@ from sluice.datastream.limits import RECEIVE_BYTES
 __all__ = ["Changes", "Patch", "RangeSender"]
 
 CHANGES_KEPT_MAX = 1_024
-"""Updates and truncations that are remembered for readers under way; one that missed more begins anew."""
+"""Changes remembered for active readers; one that missed more begins anew."""
 
 
 class Patch(NamedTuple):
-    """Committed bytes that are perhaps not in the file yet."""
+    """Committed bytes that may not be in the file yet."""
 
     offset: int
     data: bytes
@@ -47,7 +47,7 @@ class Patch(NamedTuple):
 
 
 class Changes:
-    """The changes so far, and the bytes of one under way. One thread changes, any thread reads."""
+    """The changes so far, and the bytes of an unfinished one. One thread changes, any thread reads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,7 +57,7 @@ class Changes:
         self._patch: Patch | None = None
         self._version = 0
         self._log: deque[tuple[int, int]] = deque(maxlen=CHANGES_KEPT_MAX)
-        """(start, end): a reader at an offset strictly between has lost its place."""
+        """(start, end): a reader strictly between them has lost its place."""
 
     @property
     def patch(self) -> Patch | None:
@@ -79,13 +79,13 @@ class Changes:
 
     def end_update(self) -> None:
         """End the update: its bytes are in the file."""
-        # Twice: a reader from before must not meet the same version without the patch.
+        # Twice: a reader must not meet the old version without the patch.
         self._version += 1
         self._patch = None
         self._version += 1
 
     def note_truncation(self, total_length: int) -> None:
-        """Note a truncation to `total_length`; `lock` is held, and no reader can reach what is past it."""
+        """Note a truncation to `total_length`, with `lock` held and later bytes out of readers' reach."""
         self._note(total_length, U64_MAX)
 
     def _note(self, start: int, end: int) -> None:
@@ -115,7 +115,7 @@ class Changes:
 
 
 class RangeSender:
-    """Sends ranges of a stream file to the socket of one client while nothing changes under it."""
+    """Sends ranges of a stream file to one client's socket while nothing changes under it."""
 
     __slots__ = ("_changes", "_disk", "_path", "_seen")
 
@@ -126,7 +126,7 @@ class RangeSender:
         self._seen = changes.count
 
     def begin(self) -> None:
-        """Forget earlier changes: call this before the client's next offset is looked up."""
+        """Forget earlier changes; call this before looking up the client's next offset."""
         self._seen = self._changes.count
 
     def check(self, offset: int) -> None:

@@ -1,13 +1,13 @@
-"""The disk: the few calls that a stream file makes of the operating system.
+"""The disk: the calls that a stream file makes to the operating system.
 
-`Disk` is what a stream file needs; `RealDisk` is a file. Tests inject faults here (a full disk, torn writes,
-failing flushes), below everything that must survive them.
+`Disk` is the interface; `RealDisk` is a file. Tests inject faults here: a full disk, torn writes, failing
+flushes.
 
-`read_past_cache` and `write_past_cache` go past the page cache, which hides what became of a page on the
-disk. They transfer directly (O_DIRECT). Where direct transfers are refused (tmpfs) or go through the cache
-(btrfs with checksums), they drop the range from the cache first; the kernel does that for clean, unmapped
-pages (POSIX_FADV_DONTNEED). Unlike `Disk.read_past_cache` and `Disk.rewrite`, they touch nothing beside the
-range, so they may run beside commits. Offsets and sizes are multiples of 4,096.
+`read_past_cache` and `write_past_cache` bypass the page cache, which hides the state of the disk. They
+transfer directly (O_DIRECT). Where the file system refuses direct transfers (tmpfs) or sends them through the
+cache (btrfs with checksums), they drop the range from the cache first; the kernel drops clean, unmapped pages
+(POSIX_FADV_DONTNEED). Unlike `Disk.read_past_cache` and `Disk.rewrite`, they touch nothing beside the range,
+so they may run beside commits. Offsets and sizes are multiples of 4,096.
 
 Source: open(2), posix_fadvise(2).
 """
@@ -51,7 +51,7 @@ __all__ = [
 _pwrite = os.pwrite
 _BLOCK_SIZE = 4096
 _FOLIO_SIZE_MAX = 1 << 21
-"""The page cache keeps and drops pages in folios of up to so many bytes, aligned to their size."""
+"""Largest folio of the page cache, which keeps and drops whole folios, aligned to their size."""
 _REFRESH_TRIES = 4
 """Another program may write between two tries; its commits are at least 0.2 ms apart."""
 _NO_WAY_PAST_CACHE = (
@@ -72,30 +72,29 @@ class Disk(Protocol):
         ...
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of `data` at `offset`, or raise OSError; then any part of it may have been written."""
+        """Write all of `data` at `offset`; OSError leaves any part of it written."""
         ...
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write as `pwrite` past the end of the stream, over zeros; perhaps faster."""
+        """Write as `pwrite`, over zeros past the end of the stream; perhaps faster."""
         ...
 
     def make_room(self, size: int, offset: int) -> None:
-        """Make later flushes of this range of zeros faster, or do nothing; it stays zero."""
+        """Make later flushes of this range of zeros faster, or do nothing."""
         ...
 
     def replace(self, data: bytes, offset: int) -> None:
-        """Write all of `data` over other bytes, or raise OSError; then old and new bytes may be lost.
+        """Write all of `data` over other bytes; OSError may lose old and new bytes.
 
         If possible, sockets that still hold the old bytes keep them. Offset and size are multiples of 4,096.
         """
         ...
 
     def fdatasync(self) -> None:
-        """Flush all that was written, and the file's size.
+        """Flush all writes and the file's size.
 
-        A failed flush leaves everything in doubt that was written since the last successful one: the kernel
-        now takes it for written, so another flush proves nothing, even after writing the same bytes again.
-        `rewrite` does.
+        A failed flush leaves in doubt everything written since the last successful one: the kernel now takes
+        it for written, so another flush proves nothing, even after the same writes. Only `rewrite` helps.
         """
         ...
 
@@ -103,26 +102,26 @@ class Disk(Protocol):
         """Write bytes past the page cache, read them back, compare. Offset and size: multiples of 4,096.
 
         Raises:
-            OSError: they are not on the disk, or there is no way to tell. Reads return them nonetheless.
+            OSError: they are not on the disk, or nothing can tell. Reads return them nonetheless.
         """
         ...
 
     def discard(self, offset: int) -> None:
-        """Make everything from `offset` on zeros and drop it from the page cache; the size stays.
+        """Make everything from `offset` on zeros, out of the page cache; the size stays.
 
         The next flush includes it. Offset is a multiple of 4,096.
         """
         ...
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
-        """Return the bytes on the disk, not in the page cache; None if there is no way to tell.
+        """Return the bytes on the disk, not in the page cache; None if nothing can tell.
 
         Dirty pages are written first. Offset and size are multiples of 4,096.
         """
         ...
 
     def refresh(self, size: int, offset: int) -> None:
-        """Make reads of a range return what is on the disk, if there is a way to tell.
+        """Make reads of a range return the bytes on the disk, if anything can tell.
 
         Dirty pages are flushed first. Offset and size are multiples of 4,096.
 
@@ -132,7 +131,7 @@ class Disk(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Set the size in bytes; what is added is zeros."""
+        """Set the size in bytes; added bytes are zeros."""
         ...
 
     def size(self) -> int:
@@ -140,7 +139,7 @@ class Disk(Protocol):
         ...
 
     def has_data(self, offset: int) -> bool:
-        """Return whether a byte from `offset` on may be other than 0; False is certain, True is not."""
+        """Return whether a byte from `offset` on may be non-zero; only False is certain."""
         ...
 
     def fileno(self) -> int:
@@ -148,7 +147,7 @@ class Disk(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; idempotent."""
         ...
 
 
@@ -158,22 +157,18 @@ def drop_cached(fd: int, size: int, offset: int) -> None:
 
 
 def open_directly(fd: int, flags: int) -> int:
-    """Open the file of a descriptor again, for direct transfers.
+    """Open a descriptor's file again, for direct transfers.
 
-    O_DIRECT on the first descriptor would have all its reads aligned, too.
+    O_DIRECT on the first descriptor would demand that all its reads are aligned.
 
     Raises:
-        OSError: the file system has none, or there are no descriptors left.
+        OSError: the file system refuses, or no descriptor is left.
     """
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
 
 
 def read_aligned(direct_fd: int, size: int, offset: int) -> bytes:
-    """Read from a descriptor of `open_directly`; fewer bytes only at the end of the file.
-
-    Raises:
-        OSError: the disk cannot be read.
-    """
+    """Read from a descriptor of `open_directly`; fewer bytes only at the end of the file."""
     with mmap.mmap(-1, size) as aligned:
         count = os.preadv(direct_fd, [aligned], offset)
         while 0 < count < size and count % _BLOCK_SIZE == 0:
@@ -186,18 +181,14 @@ def read_aligned(direct_fd: int, size: int, offset: int) -> bytes:
 
 
 def write_aligned(direct_fd: int, data: bytes, offset: int) -> int:
-    """Write to a descriptor of `open_directly`; return how many bytes the disk took.
-
-    Raises:
-        OSError: it takes none.
-    """
+    """Write to a descriptor of `open_directly`; return how many bytes the disk took."""
     with mmap.mmap(-1, len(data)) as aligned:
         aligned[:] = data
         return os.pwrite(direct_fd, aligned, offset)
 
 
 def _open_if_direct(fd: int, flags: int) -> int | None:
-    """Open the file of a descriptor again; None if direct transfers do not go past the cache."""
+    """Open a descriptor's file again; None if direct transfers go through the cache."""
     if not takes_direct_writes(fd):
         return None
     try:
@@ -207,11 +198,7 @@ def _open_if_direct(fd: int, flags: int) -> int | None:
 
 
 def read_past_cache(fd: int, size: int, offset: int) -> bytes:
-    """Read `size` bytes from the disk; fewer only at the end of the file.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Read `size` bytes from the disk; fewer only at the end of the file."""
     direct_fd = _open_if_direct(fd, os.O_RDONLY)
     if direct_fd is None:
         drop_cached(fd, size, offset)
@@ -228,7 +215,8 @@ def write_past_cache(fd: int, data: bytes, offset: int) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # reopened, it might be writable
+    # A reopened descriptor might be writable.
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EBADF, "the file is open for reading only")
     direct_fd = _open_if_direct(fd, os.O_WRONLY)
     try:
@@ -256,8 +244,8 @@ class RealDisk:
         self._is_writable = writable
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
-        """Whether the file system overwrites in place; None: not asked yet."""
-        # Every small commit calls this: it bypasses the method below.
+        """Whether the file system overwrites in place; None: unknown yet."""
+        # Bound, since every small commit calls it.
         self.append = self._window.write  # type: ignore[method-assign]
         if writable:
             after_fork.add(self)
@@ -280,7 +268,7 @@ class RealDisk:
         written = _pwrite(self._fd, data, offset)
         if written == len(data):
             return
-        # A disk that gets full takes a part first, and says ENOSPC at the next try.
+        # A full disk takes a part first, and says ENOSPC at the next try.
         with memoryview(data) as rest:
             while written < len(rest):
                 count = os.pwrite(self._fd, rest[written:], offset + written)
@@ -289,15 +277,14 @@ class RealDisk:
                 written += count
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """See `Disk.append`; copies into the window where there is one."""
+        """See `Disk.append`; copies into the window, if there is one."""
         self._window.write(data, offset)
 
     def make_room(self, size: int, offset: int) -> None:
         """See `Disk.make_room`; writes zeros.
 
-        The first flush of bytes in a hole allocates blocks, so it also writes the journal or the inode. Later
-        flushes of allocated bytes do not. That holds for ext2 to ext4 and XFS; btrfs and ZFS allocate with
-        each write.
+        The first flush of bytes in a hole allocates blocks, so it also writes the journal or the inode; later
+        flushes do not. That holds for ext2 to ext4 and XFS; btrfs and ZFS allocate with each write.
         """
         if self._keeps_places is None:
             self._keeps_places = file_system_of(self._fd) in _KEEPING_PLACES
@@ -307,10 +294,10 @@ class RealDisk:
     def replace(self, data: bytes, offset: int) -> None:
         """See `Disk.replace`; the new bytes get new pages in memory.
 
-        `sendfile` gives a socket the pages themselves, not a copy. A direct write removes them from the page
-        cache unchanged. A hole does so only for pages on their own: in a large folio (XFS, ext4 since Linux
-        6.16) it zeros the page that the socket holds. So holes are for file systems whose direct writes go
-        through the cache. Without holes a direct write is tried.
+        `sendfile` gives a socket the pages themselves. A direct write removes them from the page cache
+        unchanged. A hole does so only for pages on their own: in a large folio (XFS, ext4 since Linux 6.16)
+        it zeros the page that the socket holds. So only file systems whose direct writes go through the cache
+        get a hole.
         """
         self._window.forget()
         if takes_direct_writes(self._fd) and self._write_directly(data, offset):
@@ -319,14 +306,12 @@ class RealDisk:
             self.pwrite(data, offset)
 
     def _make_hole(self, size: int, offset: int) -> bool:
-        """Punch a hole; return whether the file system did."""
         if _fallocate is None:
             return False
         done: int = _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(size))
         return done == 0
 
     def _write_directly(self, data: bytes, offset: int) -> bool:
-        """Try a direct write; return whether all was written."""
         try:
             direct_fd = open_directly(self._fd, os.O_WRONLY)
         except OSError:
@@ -345,9 +330,9 @@ class RealDisk:
     def rewrite(self, data: bytes, offset: int) -> None:
         """See `Disk.rewrite`.
 
-        A direct write drops the cached pages, and with them what the kernel believes about them: on ext4 a
-        page whose first write failed keeps the block allocated to it. All later writes go there, while the
-        extent tree still says that nothing was ever written. Elsewhere the pages are dropped first.
+        A direct write drops the cached pages and the kernel's belief about them: on ext4, a page whose first
+        write failed keeps its allocated block. Later writes go there, while the extent tree still says that
+        nothing was ever written. On other file systems the pages are dropped first.
         """
         self._window.forget()
         if has_no_disk(self._fd):
@@ -376,7 +361,7 @@ class RealDisk:
     def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
         """Write back what the page cache held, so that reads return it.
 
-        A dropped page took its folio along, with pages around it that perhaps never reached the disk.
+        A dropped page took along its folio, perhaps with pages that never reached the disk.
         """
         found = self.pread(len(data), offset)
         for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
@@ -385,7 +370,7 @@ class RealDisk:
                     self.pwrite(data[at : at + _BLOCK_SIZE], offset + at)
 
     def discard(self, offset: int) -> None:
-        """See `Disk.discard`; without holes it writes zeros and cuts whole pages off."""
+        """See `Disk.discard`; if holes are refused, it writes zeros and cuts off whole pages."""
         self._window.forget()
         size = self.size()
         if offset >= size or self._make_hole(size - offset, offset):
@@ -403,7 +388,7 @@ class RealDisk:
         if takes_direct_writes(self._fd):
             return self._read_directly(size, offset)
         if not self._is_writable:
-            return None  # a dropped page that was nowhere else could not be restored
+            return None  # a dropped page could not be restored
         folios_size, start = _folios(size, offset)
         around = self.pread(folios_size, start)
         if not self._drop_cached(len(around), start):
@@ -415,7 +400,8 @@ class RealDisk:
 
     def refresh(self, size: int, offset: int) -> None:
         """See `Disk.refresh`."""
-        with contextlib.suppress(OSError):  # of an earlier process: what it leaves in doubt is compared now
+        # A failure of an earlier process: the comparison below finds its losses.
+        with contextlib.suppress(OSError):
             os.fdatasync(self._fd)
         for _ in range(_REFRESH_TRIES):
             on_disk = self.read_past_cache(size, offset)
@@ -426,12 +412,9 @@ class RealDisk:
         raise OSError(errno.EIO, what)
 
     def _drop_cached(self, size: int, offset: int) -> bool:
-        """Flush, and drop a range from the page cache; return whether nothing of it is left there.
+        """Flush and drop a range from the page cache; return whether none of it is left.
 
         Only folios within the range are dropped.
-
-        Raises:
-            OSError: the disk refuses.
         """
         os.fdatasync(self._fd)
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
@@ -439,11 +422,6 @@ class RealDisk:
         return size <= 0 or not is_cached(self._fd, size, offset)
 
     def _read_directly(self, size: int, offset: int) -> bytes:
-        """Read past the page cache; fewer bytes only at the end of the file.
-
-        Raises:
-            OSError: the disk cannot be read.
-        """
         direct_fd = open_directly(self._fd, os.O_RDONLY)
         try:
             return read_aligned(direct_fd, size, offset)
@@ -460,13 +438,13 @@ class RealDisk:
         return os.fstat(self._fd).st_size
 
     def has_data(self, offset: int) -> bool:
-        """See `Disk.has_data`; asks the file system where the file has no holes."""
+        """See `Disk.has_data`; asks the file system for the first byte that is not in a hole."""
         try:
             os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return False
-            if error.errno == errno.EINVAL:  # a file system that does not know holes
+            if error.errno == errno.EINVAL:  # a file system without holes
                 return True
             raise
         return True
@@ -484,7 +462,7 @@ class RealDisk:
             os.close(fd)
 
     def after_fork(self) -> None:
-        """In a forked process: have the file open by itself, and only to read; the parent writes."""
+        """In a forked process: reopen the file, read-only; only the parent writes."""
         self._window.forget()
         if self._fd >= 0:
             fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -493,7 +471,7 @@ class RealDisk:
 
 
 def _folios(size: int, offset: int) -> tuple[int, int]:
-    """Return size and offset of the folios that hold a range, both in bytes."""
+    """Return size and offset, in bytes, of the folios that hold a range."""
     start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
     return end + -end % _FOLIO_SIZE_MAX - start, start
 
@@ -507,7 +485,7 @@ def create_file(path: Path, header_page: bytes, size: int) -> None:
         OSError: no space, no permission, no such folder.
     """
     new_path = path.with_name(path.name + ".new")
-    new_path.unlink(missing_ok=True)  # its pages may be among those of which the kernel knows wrong
+    new_path.unlink(missing_ok=True)  # the kernel may be wrong about its pages
     fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, size)
@@ -520,4 +498,4 @@ def create_file(path: Path, header_page: bytes, size: int) -> None:
         raise
     finally:
         os.close(fd)
-    flush_folder(path.parent)  # the name itself is durable only once the folder is
+    flush_folder(path.parent)  # the name is durable only after that

@@ -6,9 +6,9 @@
     file     the entries behind the header: of a commit that a crash interrupted, or of one that the header
              counted once
 
-The index is no evidence if another program had it open since we did: that may have truncated the stream and
-knows nothing of our count. The fingerprint, and bookmarks of entries that are there, tell whether an index
-belongs to the file.
+The index is no evidence if another program opened it since: that one may have truncated the stream and
+ignores our count. The fingerprint, and bookmarks of present entries, tell whether an index belongs to the
+file.
 
 Source: docs/spec/stream-file.md 1 and 3.
 """
@@ -44,8 +44,8 @@ from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 __all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
 
 BOOKMARKS_COMPARED_AT_OPEN_MAX = 16
-"""Bookmarks of an index that is ahead of its stream which opening compares with the stream's entries: one
-that differs shows it to be of another stream. Each may need the walk of a page."""
+"""Bookmarks that opening compares with the entries if the index is ahead: a different one means another
+stream. Each may need the walk of a page."""
 
 
 class Tail(NamedTuple):
@@ -55,10 +55,9 @@ class Tail(NamedTuple):
     end: int
     """Offset just past the last of them."""
     is_all: bool
-    """Whether there are no more; else the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
+    """Whether these are all; otherwise the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
 
     def __str__(self) -> str:
-        """Return words for an error."""
         if not self.entry_count:
             return "no whole entry"
         return f"{'' if self.is_all else 'at least '}{self.entry_count} whole entries, to offset {self.end}"
@@ -73,7 +72,7 @@ class Evidence:
     index_count: int | None
     """How many entries the index covers; None if it does not say, or is not believed."""
     index_totals: Committed | None
-    """The same with the length of these entries, if the file still holds them as the index knew them."""
+    """This count and its length, if the file still holds the entries as the index knew them."""
     index_is_of_file: bool
     """Whether an index that is ahead belongs to this stream."""
     has_index: bool = True
@@ -93,10 +92,10 @@ class Evidence:
         """Yield the whole entries behind the header, each with its offset."""
         return entries_behind(self.file.disk, self.header)
 
-    def tail(self) -> Tail:
-        """Count the entries behind the header."""
+    def tail(self, bytes_max: int = TAIL_LOOKED_AT_BYTES_MAX) -> Tail:
+        """Count the entries that begin in the `bytes_max` bytes behind the header."""
         end, count = self.file.committed.total_length, 0
-        limit = end + TAIL_LOOKED_AT_BYTES_MAX
+        limit = end + bytes_max
         for entry, offset in self.entries_behind():
             if offset >= limit:
                 return Tail(count, end, is_all=False)
@@ -124,17 +123,16 @@ def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
             return Evidence(file, covered, None, index_is_of_file=False)
         totals = None if fingerprint is None else totals_of(fingerprint)
         if fingerprint is not None and totals is not None and totals[1] == covered:
-            # Take all of the file for committed: are the entries still there that the index covers?
+            # With all of the file taken for committed: are the entries still there that the index covers?
             whole = replace(file.header(file.committed), total_length=file.disk.size(), total_entries=U64_MAX)
             if is_of_stream(fingerprint, whole, file.disk.pread):
                 return Evidence(file, covered, Committed(*totals), index_is_of_file=True)
         return Evidence(file, covered, None, index_is_of_file=_holds_its_bookmarks(file, bookmarks))
-    except BookmarksUnavailable:  # the index is found unreadable again, and made anew
+    except BookmarksUnavailable:  # it is found unreadable again, and made anew
         return Evidence(file, None, None, index_is_of_file=False)
 
 
 def _holds_its_bookmarks(file: StreamFile, bookmarks: BookmarkIndex) -> bool:
-    """Return whether bookmarks of the index name committed entries, and these have them."""
     total_entries = file.committed.total_entries
     found = 0
     for looked_at, (bookmark, number) in enumerate(bookmarks.items()):
@@ -153,11 +151,10 @@ def _holds_its_bookmarks(file: StreamFile, bookmarks: BookmarkIndex) -> bool:
 
 
 def entries_behind(disk: Disk, header: StreamHeader) -> Iterator[tuple[Entry, int]]:
-    """Yield the whole entries behind the totals of a header, each with its offset, as far as numbers go on.
+    """Yield the whole entries behind a header's totals, each with its offset, while numbers go on.
 
     Args:
-        disk: the stream file.
-        header: with totals that may be any.
+        header: with any totals.
     """
     offset, number = max(header.total_length, HEADER_PAGE_SIZE), header.total_entries
     size = disk.size()

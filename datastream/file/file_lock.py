@@ -37,7 +37,7 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 class _Forked(Protocol):
     def after_fork(self) -> None:
-        """In a forked process: close what belongs to the parent."""
+        """In a forked process: close the parent's descriptors."""
 
 
 after_fork: weakref.WeakSet[_Forked] = weakref.WeakSet()
@@ -57,7 +57,7 @@ def lock_file(fd: int, *, shared: bool) -> None:
 
     Args:
         fd: of the file; open for writing, unless `shared`.
-        shared: with others that share it.
+        shared: with other readers.
 
     Raises:
         BlockingIOError: another opener has one of them.
@@ -104,11 +104,10 @@ def lock_stream_file(path: Path, fd: int, *, shared: bool) -> None:
 
 
 def refuse_other_writers(path: Path) -> None:
-    """Refuse a file that any program has open for writing; called before this one opens it.
+    """Refuse a file that any program has open for writing; call this before opening it.
 
-    Go programs lock a folder whose name depends on how they spell the file's, which nobody can know for sure.
-    Nothing is refused if the file belongs to another user, or its file system has no leases or is a
-    network's.
+    Go programs lock a folder whose name depends on how they spell the file's. This refuses nothing if the
+    file belongs to another user, or its file system is a network's or has no leases.
 
     Raises:
         StreamInUse: a program has it open.
@@ -118,8 +117,8 @@ def refuse_other_writers(path: Path) -> None:
     try:
         if file_system_of(fd) in NETWORK:
             return
-        # Another opener now waits for the end of the lease, and the kernel sends us a signal. The default one
-        # would end the process, so this asks for a harmless one.
+        # An opener now waits for the end of the lease, and the kernel signals us. The default signal would
+        # end the process, so this asks for a harmless one.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -139,7 +138,7 @@ def holder_of(fd: int) -> str:
         if pid == os.getpid():
             return "this process"
         return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})" if pid else ""
-    except (OSError, ValueError):  # there is no /proc, or the process has just ended
+    except (OSError, ValueError):  # no /proc, or the process has just ended
         return ""
 
 
@@ -147,9 +146,8 @@ def _pid_of_lock(status: os.stat_result) -> int:
     """Return the process that has locked a file; 0 if unknown, as for OFD locks."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
-        words = (
-            line.split()
-        )  # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
+        # 1: FLOCK ADVISORY WRITE 359 fe:00:11691 0 EOF; with "->" behind the number: it waits
+        words = line.split()
         if words[5:6] == [place] and int(words[4]) > 0:
             return int(words[4])
     return 0

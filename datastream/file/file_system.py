@@ -54,8 +54,8 @@ def file_system_of(fd: int) -> int:
 def takes_direct_writes(fd: int) -> bool:
     """Return whether direct writes to an open file go past the page cache; False if unknown.
 
-    Some file systems accept them and write through the cache: btrfs with checksums, ext4 with `data=journal`,
-    tmpfs. An overlay answers for the file system of its upper folder.
+    Some file systems write them through the cache: btrfs with checksums, ext4 with `data=journal`, tmpfs. An
+    overlay answers for its upper folder's.
     """
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx is not None and not _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
@@ -66,7 +66,7 @@ def takes_direct_writes(fd: int) -> bool:
 
 
 def has_no_disk(fd: int) -> bool:
-    """Return whether a file lives in memory alone: no flush fails, nothing is below the page cache."""
+    """Return whether a file lives in memory alone: no flush fails, and nothing is below the page cache."""
     return file_system_of(fd) in (TMPFS, _RAMFS)
 
 
@@ -74,7 +74,7 @@ def is_cached(fd: int, size: int, offset: int) -> bool:
     """Return whether the page cache holds any page of a range; True if unknown.
 
     Args:
-        fd: of a file that this process owns or has open for writing; the kernel tells nobody else.
+        fd: of a file that this process owns or may write; the kernel tells nobody else.
         size: bytes, within the file.
         offset: a multiple of the page size.
 

@@ -5,8 +5,8 @@
                 total_length | the last SAMPLE_SIZE bytes before total_length, as far as they are on its page
 
 Streams may share a folder by their names; the fingerprint keeps them apart. Its totals are those of the
-covered entries, so later entries do not change it. It misses a difference between the two samples in a stream
-with the same totals.
+covered entries, so later entries do not change it. It misses differences between the two samples if the
+totals are the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] 
     Args:
         header: with the totals of these entries.
         read: reads the stream file.
-        hole: offsets (start, end) of bytes that are left out.
+        hole: offsets (start, end) of bytes to leave out.
     """
     digest = hashlib.blake2b(encode_header(header), digest_size=_DIGEST_SIZE)
     end = header.total_length
@@ -65,7 +65,6 @@ def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> b
 
     Args:
         fingerprint: bytes, possibly of a wrong length.
-        header: of the stream.
         read: reads the stream file.
     """
     totals = totals_of(fingerprint)

@@ -6,10 +6,10 @@
     the folders  that Go programs use for the same file: shared, so that many of ours can hold one
     of others
 
-Closing any descriptor of a file drops all of the process's `fcntl` locks on it: a second opener in this
-process would unlock the first by failing. So a table keeps it out. Shared locks belong to the open file
-description (`file_lock.py`) and need no such care. A write lock cannot be one: LevelDB's library would
-conflict with it in its own process.
+Closing any descriptor of a file drops all of the process's `fcntl` locks on it, so a failing second opener in
+this process would unlock the first: a table keeps it out. Shared locks belong to the open file description
+(`file_lock.py`) and need no table. A write lock cannot: LevelDB's library would conflict with it in its own
+process.
 
 Source: docs/spec/stream-file.md section 3.1.
 """
@@ -43,7 +43,7 @@ _held: dict[tuple[int, int], FolderLock] = {}
 """(device, inode) of the LOCK files that this process has locked to write."""
 _held_lock = threading.Lock()
 _ATTEMPTS = 8
-"""How often a LOCK file is reopened that was deleted meanwhile."""
+"""Tries to open a LOCK file that others delete meanwhile."""
 
 
 def _key_of(lock_path: Path) -> tuple[int, int] | None:
@@ -92,11 +92,7 @@ class FolderLock:
         """Whether goleveldb was the last to open the folder before."""
 
     def check(self) -> None:
-        """Check that the folder was not deleted or replaced, so that others still meet this lock.
-
-        Raises:
-            OSError: it was.
-        """
+        """Raise OSError if the folder was deleted or replaced: others would miss this lock."""
         found = _key_of(self._path)
         if found != self._key:
             what = "gone" if found is None else "another file"
@@ -105,7 +101,7 @@ class FolderLock:
             )
 
     def renew(self) -> None:
-        """Take the `fcntl` lock again after LevelDB closed its descriptor, which dropped it.
+        """Take the `fcntl` lock again, which LevelDB dropped by closing its descriptor.
 
         Raises:
             OSError: see `check`; or another program has the lock.
@@ -114,7 +110,7 @@ class FolderLock:
         fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Let others in; a second time does nothing."""
+        """Release the locks; idempotent."""
         with _held_lock:
             if self._fd >= 0:
                 del _held[self._key]
@@ -123,7 +119,7 @@ class FolderLock:
                 self._fd = -1
 
     def after_fork(self) -> None:
-        """In a forked process: have no lock."""
+        """In a forked process: hold no lock."""
         _held.pop(self._key, None)
         if self._fd >= 0:
             os.close(self._fd)
@@ -158,7 +154,7 @@ class SharedFolderLock:
                 raise _refusal(error, fd, stream_path, lock_path) from error
 
     def release(self) -> None:
-        """Let writers in; a second time does nothing."""
+        """Release the locks; idempotent."""
         if self._fd >= 0:
             unlock_file(self._fd)
             os.close(self._fd)
@@ -168,7 +164,6 @@ class SharedFolderLock:
 def _refusal(
     error: OSError, fd: int, stream_path: Path, lock_path: Path
 ) -> StreamInUse | BookmarksUnavailable:
-    """Return the error for a refused lock; close `fd`."""
     is_taken = error.errno in (errno.EAGAIN, errno.EACCES)
     holder = holder_of(fd) if is_taken else ""
     os.close(fd)
@@ -188,8 +183,8 @@ def bookmarks_folder(stream_path: Path) -> Path:
 def other_folders(stream_path: Path) -> list[Path]:
     """Return the other folders in which Go programs may keep, and lock, the bookmarks of this file.
 
-    The reference takes the path as it was given, up to its first `.`, and adds `.db`; its fork takes the path
-    up to the last `.` of the name.
+    The reference takes the path as given, up to its first `.`, and adds `.db`; its fork takes the path up to
+    the last `.` of the name.
 
         file                     it was given               folder of the reference
         /srv/v1.2/s.a.bin        /srv/v1.2/s.a.bin          /srv/v1.db
@@ -198,7 +193,7 @@ def other_folders(stream_path: Path) -> list[Path]:
                                                             folder of the fork
                                  any of them                /srv/v1.2/s.a.db
     """
-    # With and without links resolved: a Go program goes by the words that it was given.
+    # With and without links resolved: a Go program goes by the given words.
     given = stream_path if stream_path.is_absolute() else Path.cwd() / stream_path
     ours = os.path.normpath(bookmarks_folder(given))
     found: dict[str, None] = {}
@@ -214,10 +209,10 @@ def other_folders(stream_path: Path) -> list[Path]:
 def relative_folders(stream_path: Path) -> list[Path]:
     """Return the folders of Go programs that were given `./PATH` or `../PATH`, as far as can be guessed.
 
-    Such a folder serves all files that were given so in one working folder.
+    Such a folder serves all files given like this in one working folder.
     """
     folders = list(Path(os.path.realpath(stream_path)).parents)
-    with contextlib.suppress(FileNotFoundError):  # the working folder was taken away
+    with contextlib.suppress(FileNotFoundError):  # the working folder is gone
         folders.append(Path.cwd())
     return [folder / ".db" for folder in dict.fromkeys(folders)]
 
@@ -225,13 +220,12 @@ def relative_folders(stream_path: Path) -> list[Path]:
 class OtherFolderLocks:
     """Shared locks on the folders that Go programs have for a file, held until `release`.
 
-    They keep out a Go program, which locks exclusively, and no other of ours. To write, a missing folder is
-    made with nothing but its LOCK, and deleted in the end if it holds no more: LevelDB can make its database
-    there. A folder that cannot be made is not locked; nor is one of `relative_folders` that is missing, or in
-    use for another file.
+    They keep out Go programs, which lock exclusively, and none of ours. A writer makes a missing folder with
+    only a LOCK, where LevelDB can make its database, and deletes it in the end if nobody used it. A folder
+    that cannot be made is not locked, nor one of `relative_folders` that is missing or in use for another
+    file.
 
     Args:
-        stream_path: the stream file.
         own: the lock on our own folder, which may be one of them under another name; None: to read.
 
     Raises:
@@ -262,7 +256,7 @@ class OtherFolderLocks:
             _logger.debug("%s: %s is not locked: %s", stream_path, folder, error)
 
     def _is_locked(self, stream_path: Path, folder: Path, *, make: bool) -> bool:
-        """Return whether a folder is locked, or needs no lock; False if it was deleted meanwhile."""
+        """Return False only if the folder was deleted meanwhile."""
         lock_path = folder / "LOCK"
         with _held_lock:
             key = _key_of(lock_path)
@@ -291,7 +285,7 @@ class OtherFolderLocks:
             return False
 
     def release(self) -> None:
-        """Release the locks and delete unused folders; a second call does nothing."""
+        """Release the locks and delete unused folders; idempotent."""
         while self._locked:
             folder, fd = self._locked.popitem()
             with _held_lock, contextlib.suppress(OSError):
@@ -303,7 +297,7 @@ class OtherFolderLocks:
             os.close(fd)
 
     def after_fork(self) -> None:
-        """In a forked process: have no locks."""
+        """In a forked process: hold no locks."""
         while self._locked:
             os.close(self._locked.popitem()[1])
 

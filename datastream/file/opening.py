@@ -12,7 +12,7 @@
     7  complete or rebuild the index              it never covers more than the header on disk counts
 
 A new stream takes the locks first; then its file appears whole. A read-only opening cannot write the file,
-shares the locks, and works on a copy of the index.
+shares the locks, and copies the index.
 
 Source: docs/spec/stream-file.md sections 1 and 3.
 """
@@ -64,24 +64,18 @@ from sluice.datastream.layout import (
     encode_header_page,
     file_size_of,
 )
+from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 
 __all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
 
-BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
-"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
-(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
-BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
-"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
-their pages are not walked again when the index is made."""
-
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """A page's bookmarks, and how many entries the index covers with them."""
 Judge = Callable[[Evidence], Committed | None]
-"""Judges the evidence before anything is changed. It raises to refuse the stream, returns the totals that the
-header shall have, or None to leave the decision to header and table."""
+"""Judges the evidence before any change. It raises to refuse the stream, returns new totals for the header,
+or None to leave the decision to header and table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +92,9 @@ class OpeningOptions:
     go_on: Callable[[], None] | None = None
     judge: Judge | None = None
     past_damage: bool = False
+    limits: StreamLimits = STREAM_LIMITS
 
     def __post_init__(self) -> None:
-        """Refuse impossible sizes."""
         if self.growth_pages < 1 or self.initial_pages < 0:
             raise ValueError(
                 f"pages: got {self.initial_pages} initial, {self.growth_pages} growth, "
@@ -119,12 +113,12 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 undo.callback(disk.close)
             elif read_only or _is_there(path):
                 disk = _open_disk(path, options, undo)
-            # An empty file is no new stream: new files appear whole, so something has emptied it.
+            # An empty file is no new stream: new files appear whole, so something has emptied this one.
             if disk is not None and (read_only or options.disk is None or disk.size()):
                 file = _load_or_doubt(path, disk, options)
             bookmarks = _open_bookmarks(path, options)
             undo.callback(bookmarks.close)
-            # The locks are ours. Until now, another opener may have made the file or added to it.
+            # Before the locks, another opener may have made the file or added to it.
             if disk is None and _is_there(path):
                 disk = _open_disk(path, options, undo)
                 file = _load_or_doubt(path, disk, options)
@@ -134,7 +128,8 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 file = _load_or_doubt(path, file.disk, options)
             appender = _recover(file, bookmarks, options)
             if options.disk is None and not read_only:
-                flush_folder(path.parent)  # the names of file and index: whoever made them may not have
+                # Names of file and index that another program made may not be on disk.
+                flush_folder(path.parent)
         except OSError as error:
             raise StreamFileUnavailable(path, error) from error
         undo.pop_all()
@@ -145,8 +140,7 @@ def _is_there(path: Path) -> bool:
     """Return whether there is a file.
 
     Raises:
-        StreamFileUnavailable: there is a broken link. The disk behind it may not be mounted, so no new stream
-            takes its place.
+        StreamFileUnavailable: a broken link. Its disk may not be mounted, so no new stream takes its place.
     """
     if path.exists():
         return True
@@ -167,7 +161,7 @@ def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) 
         if is_writable:
             refuse_other_writers(path)
         disk = RealDisk(path, writable=is_writable)
-    except BlockingIOError as error:  # another opener is just asking whether anybody has it open
+    except BlockingIOError as error:  # another opener is asking whether anybody has it open
         raise StreamInUse(path, None) from error
     undo.callback(disk.close)
     lock_stream_file(path, disk.fileno(), shared=not is_writable)
@@ -175,17 +169,17 @@ def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) 
 
 
 def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFile:
-    """Check a file. That its entries disagree raises only without a folder.
+    """Check a file; EntriesDisagree without a folder.
 
     With one, an unfinished update or a damaged page may be the reason: `_recover` decides.
     """
     if options.access is Access.WRITE:
-        # A header that is not on disk is one whose flush failed: nothing that it counts was acknowledged.
+        # A header that is not on disk is one whose flush failed: nobody was told of its commit.
         disk.refresh(HEADER_PAGE_SIZE, 0)
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
     has_folder = bookmarks_folder(path).is_dir()
     try:
-        # Without a folder the index is made from all pages, and a refused file gets no folder.
+        # Without a folder all pages make the index, and a refused file gets no folder.
         file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
     except EntriesDisagree as refusal:
         if not has_folder and (options.judge is None or options.access is Access.WRITE):
@@ -206,7 +200,6 @@ def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
 
 
 def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack) -> StreamFile:
-    """Make a new stream, under the locks."""
     page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
     if disk is None:
         create_file(path, page, size)
@@ -224,8 +217,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     """Collect the facts, and do what `RECOVERY` says.
 
     Raises:
-        EntriesDisagree: they do, and no unfinished update is the reason.
-        UpdateUnfinished: one is, and this opener may not finish it.
+        EntriesDisagree: the entries do, without an unfinished update.
+        UpdateUnfinished: there is one, and this opener may not finish it.
         HeaderBehind: the index knows of more than the header counts.
     """
     bookmarks.fingerprint_at = file.fingerprint_at
@@ -239,15 +232,17 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
-    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    index_state = IndexState.AHEAD
+    if taken is None:
+        index_state = _index_state(bookmarks, file, evidence, options.limits)
     is_odd = file.refusal is not None or (options.past_damage and index_state is IndexState.FOREIGN)
     if is_odd and patch is None and taken is None:
         _load_around_damage(file, bookmarks, index_state, options)
         evidence = evidence_of(file, bookmarks)
-        if options.judge is not None:  # before, nothing of the file could be read
+        if options.judge is not None:  # the file could not be read before
             options.judge(evidence)
         if options.past_damage and file.damaged:
-            index_state = _index_state(bookmarks, file, evidence)
+            index_state = _index_state(bookmarks, file, evidence, options.limits)
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     appender = Appender(file, options.growth_pages)
@@ -256,7 +251,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     to_index = _bookmarks_from(file, covered, options.go_on)
     differing: set[int] = set()
     for action in actions:
-        # That the index of a new stream is rebuilt is no news.
+        # Rebuilding the index of a new stream is no news.
         is_news = action is not Action.CHECK_PAGES and (
             action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
         )
@@ -264,18 +259,18 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         if action is Action.REFUSE:
             raise _refusal(file, evidence, index_state, has_patch=patch is not None)
         if action is Action.FINISH_UPDATE:
-            assert patch is not None  # else it would not be unfinished
+            assert patch is not None  # otherwise it would not be unfinished
             write_recorded(file.disk, patch)
             appender.running_sum.stop()
             file.load()
         elif action is Action.CHECK_PAGES:
             if not file.is_walked:
                 file.tables = bookmarks
-                to_index = _check_pages(file, covered, options.go_on)
+                to_index = _check_pages(file, covered, options)
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
-            # Before the index: it must not be on disk ahead of the header.
+            # Before the index, which must not be on disk ahead of the header.
             differing |= _flush_found(appender, bookmarks, options)
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
@@ -286,7 +281,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
                 bookmarks.notes.put_all(sums)
                 if patch is None and is_kept_for_another(record):
                     bookmarks.put_update_record(record)
-            bookmarks.rebuild(to_index)
+            bookmarks.rebuild(to_index, options.limits.rebuild_batch_bookmarks)
     if not actions or actions[-1] is Action.TRIM_TAIL:
         differing |= _flush_found(appender, bookmarks, options)
     _open_sums(file, bookmarks, differing)
@@ -297,8 +292,6 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
     """Begin to check pages, first those known to be wrong.
 
     Args:
-        file: the recovered file.
-        bookmarks: its index.
         differing: pages whose bytes differ in memory and on the disk.
 
     Raises:
@@ -316,7 +309,7 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
 
 
 def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
-    """Flush what was found; return the pages that differ on the disk, for their sums to decide."""
+    """Flush the file; return the pages that differ on the disk, for their sums to decide."""
     differing: list[int] = []
     if options.access is Access.WRITE:
         differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)
@@ -326,7 +319,7 @@ def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningO
 def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:
     """Restore version and system id of the header if the index knows its entries under the wanted ones.
 
-    The header has no checksum: nothing else would notice that a disk has changed these two.
+    The header has no checksum: nothing else would notice a change of these two.
     """
     try:
         fingerprint = bookmarks.fingerprint
@@ -345,7 +338,7 @@ def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: Strea
 
 
 def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
-    """Write the totals that the judge chose to the header, if the entries lead to them.
+    """Write the judge's totals to the header, if the entries lead to them.
 
     Raises:
         EntriesDisagree: they do not; nothing was changed.
@@ -360,7 +353,6 @@ def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
 def _refusal(
     file: StreamFile, evidence: Evidence, index_state: IndexState, *, has_patch: bool
 ) -> StreamFileRefused:
-    """Return why the stream is refused."""
     if not has_patch and file.refusal is not None:
         return file.refusal
     if index_state is IndexState.KNOWS_MORE:
@@ -372,7 +364,7 @@ def _refusal(
 def _load_around_damage(
     file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
 ) -> None:
-    """Load a file whose entries disagree, or whose first page may have changed, around damaged full pages.
+    """Load a file around its damaged full pages, if its entries disagree or its first page may have changed.
 
     Raises:
         EntriesDisagree: something else is wrong, or nothing tells what a damaged page held.
@@ -388,25 +380,27 @@ def _load_around_damage(
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
     try:
         return bookmarks.update_record
-    except BookmarksUnavailable:  # the index is found unreadable again, and made anew
+    except BookmarksUnavailable:  # it is found unreadable again, and made anew
         return None
 
 
-def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence) -> IndexState:
+def _index_state(
+    bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence, limits: StreamLimits
+) -> IndexState:
     header = file.header(file.committed)
     try:
-        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+        highest_number = bookmarks.highest_number(limits.bookmarks_checked_at_open_max)
         covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
-    # A fingerprint may be of bytes on damaged pages; their tables have been found to fit.
+    # The fingerprint may be of bytes on damaged pages; their tables fit.
     is_foreign = (
         fingerprint is not None
         and not file.damaged
         and not is_of_stream(fingerprint, header, file.disk.pread)
     )
-    if is_foreign:  # unless the first page, by which a stream is known, is damaged
+    if is_foreign:  # unless the first page is damaged, which identifies the stream
         is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
@@ -414,23 +408,21 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
     )
 
 
-def _check_pages(
-    file: StreamFile, covered: int, go_on: Callable[[], None] | None
-) -> Iterator[_PageBookmarks]:
-    """Walk the pages as `_bookmarks_from` does, before anything is changed; return what that yields.
+def _check_pages(file: StreamFile, covered: int, options: OpeningOptions) -> Iterator[_PageBookmarks]:
+    """Walk the pages as `_bookmarks_from` does, before any change; return what that yields.
 
-    Pages whose bookmarks exceed what memory may keep are walked again later.
+    Pages whose bookmarks exceed the limit of memory are walked again later.
 
     Raises:
         EntriesDisagree: a page is damaged.
     """
     kept: list[_PageBookmarks] = []
     kept_count, kept_end = 0, covered
-    for bookmarks, entries_end in _bookmarks_from(file, covered, go_on):
-        if kept_count < BOOKMARKS_KEPT_AT_OPEN_MAX:
+    for bookmarks, entries_end in _bookmarks_from(file, covered, options.go_on):
+        if kept_count < options.limits.bookmarks_kept_at_open_max:
             kept.append((bookmarks, entries_end))
             kept_count, kept_end = kept_count + len(bookmarks), entries_end
-    return chain(kept, _bookmarks_from(file, kept_end, go_on))
+    return chain(kept, _bookmarks_from(file, kept_end, options.go_on))
 
 
 def _bookmarks_from(

@@ -6,9 +6,20 @@ a commit is one write. Nothing of them is on disk before.
     committed │ sealed operations │ the open operation │ room on the page
               └ base              └ mark               └ end
 
-`operation_table.py` says which call is allowed when.
+`TRANSITIONS` says which call is allowed in which state:
 
-Source: docs/spec/stream-file.md section 1.3.
+    state         start         add    update  seal      rollback  rollback group  commit      change
+    IDLE          OPEN          -      -       -         -         IDLE            -           COMMITTING
+    OPEN          -             OPEN   OPEN    SEALED    IDLE      IDLE            COMMITTING  -
+    SEALED        OPEN_SEALED   -      -       -         -         IDLE            COMMITTING  -
+    OPEN_SEALED   -             stays  stays   SEALED    SEALED    IDLE            COMMITTING  -
+    COMMITTING    everything is refused until the commit ends: IDLE
+    READ_ONLY     everything but closing is refused
+    CLOSED        everything is refused          (- is refused; SEALED: complete operations wait for a commit)
+
+*Update* replaces an entry of the open operation; *change* updates or truncates what is committed.
+
+Source: docs/spec/stream-file.md sections 1.3 and 2.
 """
 
 from __future__ import annotations
@@ -16,18 +27,24 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from enum import Enum, IntEnum, auto
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
 from sluice.datastream.errors import (
     BookmarkSizeWrong,
+    CommitInProgress,
     EntryNotFound,
     EntrySealed,
     EntryTooLong,
     EntryTypeReserved,
+    NoOperationOpen,
+    OperationAlreadyOpen,
+    OperationsNotCommitted,
     OperationTooLarge,
+    StreamClosed,
+    StreamReadOnly,
 )
-from sluice.datastream.file.operation_table import ADDING, TRANSITIONS, Call, OperationState, next_state
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     DATA_SIZE_MAX,
@@ -43,14 +60,162 @@ from sluice.datastream.layout import (
 )
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
-__all__ = ["OperationGroup", "WrittenGroup"]
+__all__ = [
+    "ADDING",
+    "CALL_NAMES",
+    "TRANSITIONS",
+    "Call",
+    "OperationGroup",
+    "OperationState",
+    "WrittenGroup",
+    "Wrong",
+    "next_state",
+]
+
+
+class OperationState(IntEnum):
+    """The state of the atomic operation."""
+
+    IDLE = auto()
+    OPEN = auto()
+    SEALED = auto()
+    OPEN_SEALED = auto()
+    COMMITTING = auto()
+    READ_ONLY = auto()
+    CLOSED = auto()
+
+
+class Call(IntEnum):
+    """A call of the API, or the end of a commit."""
+
+    START = auto()
+    ADD_ENTRY = auto()
+    ADD_BOOKMARK = auto()
+    UPDATE = auto()
+    SEAL = auto()
+    ROLLBACK = auto()
+    ROLLBACK_GROUP = auto()
+    COMMIT = auto()
+    COMMIT_DONE = auto()
+    UPDATE_COMMITTED = auto()
+    TRUNCATE = auto()
+    CLOSE = auto()
+
+
+CALL_NAMES: dict[Call, str] = {
+    Call.START: "start_atomic_op",
+    Call.ADD_ENTRY: "add_stream_entry",
+    Call.ADD_BOOKMARK: "add_stream_bookmark",
+    Call.UPDATE: "update_entry_data",
+    Call.SEAL: "seal_atomic_op",
+    Call.ROLLBACK: "rollback_atomic_op",
+    Call.ROLLBACK_GROUP: "rollback_group",
+    Call.COMMIT: "commit_atomic_op",
+    Call.COMMIT_DONE: "the end of a commit",
+    Call.UPDATE_COMMITTED: "update_entry_data of a committed entry",
+    Call.TRUNCATE: "truncate_file",
+    Call.CLOSE: "close",
+}
+
+
+class Wrong(Enum):
+    """The reason of a refused call; the value is the error's class."""
+
+    ALREADY_OPEN = OperationAlreadyOpen
+    NOT_OPEN = NoOperationOpen
+    NOT_COMMITTED = OperationsNotCommitted
+    COMMITTING = CommitInProgress
+    READ_ONLY = StreamReadOnly
+    CLOSED = StreamClosed
+
+
+TRANSITIONS: dict[OperationState, dict[Call, OperationState | Wrong]] = {
+    OperationState.IDLE: {
+        Call.START: OperationState.OPEN,
+        Call.ADD_ENTRY: Wrong.NOT_OPEN,
+        Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
+        Call.UPDATE: Wrong.NOT_OPEN,
+        Call.SEAL: Wrong.NOT_OPEN,
+        Call.ROLLBACK: Wrong.NOT_OPEN,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: Wrong.NOT_OPEN,
+        Call.COMMIT_DONE: Wrong.NOT_OPEN,
+        Call.UPDATE_COMMITTED: OperationState.COMMITTING,
+        Call.TRUNCATE: OperationState.COMMITTING,
+        Call.CLOSE: OperationState.CLOSED,
+    },
+    OperationState.OPEN: {
+        Call.START: Wrong.ALREADY_OPEN,
+        Call.ADD_ENTRY: OperationState.OPEN,
+        Call.ADD_BOOKMARK: OperationState.OPEN,
+        Call.UPDATE: OperationState.OPEN,
+        Call.SEAL: OperationState.SEALED,
+        Call.ROLLBACK: OperationState.IDLE,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
+        Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
+        Call.TRUNCATE: Wrong.ALREADY_OPEN,
+        Call.CLOSE: OperationState.CLOSED,
+    },
+    OperationState.SEALED: {
+        Call.START: OperationState.OPEN_SEALED,
+        Call.ADD_ENTRY: Wrong.NOT_OPEN,
+        Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
+        Call.UPDATE: Wrong.NOT_OPEN,
+        Call.SEAL: Wrong.NOT_OPEN,
+        Call.ROLLBACK: Wrong.NOT_OPEN,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
+        Call.COMMIT_DONE: Wrong.NOT_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.NOT_COMMITTED,
+        Call.TRUNCATE: Wrong.NOT_COMMITTED,
+        Call.CLOSE: OperationState.CLOSED,
+    },
+    OperationState.OPEN_SEALED: {
+        Call.START: Wrong.ALREADY_OPEN,
+        Call.ADD_ENTRY: OperationState.OPEN_SEALED,
+        Call.ADD_BOOKMARK: OperationState.OPEN_SEALED,
+        Call.UPDATE: OperationState.OPEN_SEALED,
+        Call.SEAL: OperationState.SEALED,
+        Call.ROLLBACK: OperationState.SEALED,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
+        Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
+        Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
+        Call.TRUNCATE: Wrong.ALREADY_OPEN,
+        Call.CLOSE: OperationState.CLOSED,
+    },
+    OperationState.COMMITTING: {
+        **dict.fromkeys(Call, Wrong.COMMITTING),
+        Call.COMMIT_DONE: OperationState.IDLE,
+    },
+    OperationState.READ_ONLY: {**dict.fromkeys(Call, Wrong.READ_ONLY), Call.CLOSE: OperationState.CLOSED},
+    OperationState.CLOSED: {**dict.fromkeys(Call, Wrong.CLOSED), Call.CLOSE: OperationState.CLOSED},
+}
+
+ADDING: frozenset[OperationState] = frozenset({OperationState.OPEN, OperationState.OPEN_SEALED})
+"""The states in which entries are added."""
+
+
+def next_state(state: OperationState, call: Call) -> OperationState:
+    """Return the state after `call`.
+
+    Raises:
+        MisuseError: the table refuses the call; the state stays as it was.
+    """
+    following = TRANSITIONS[state][call]
+    if isinstance(following, Wrong):
+        raise following.value(CALL_NAMES[call])
+    return following
+
 
 OPERATION_GROUP_BYTES_MAX = 5 << 28
-"""Bytes of memory for uncommitted operations (1.25 GiB). Padding counts: it is as much as the entries if no
-two of them fit on one page."""
+"""Bytes of memory for uncommitted operations (1.25 GiB). Padding counts: it equals the entries if no two of
+them fit on one page."""
 
 
-# `begin`, `begin_commit` and `end_commit` run for each operation: they skip the table in the usual case, and
+# `begin`, `begin_commit` and `end_commit` run for each operation: in the usual case they skip the table, and
 # use these names, which are quicker to find than members of a class.
 _IDLE, _OPEN, _COMMITTING = OperationState.IDLE, OperationState.OPEN, OperationState.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
@@ -59,8 +224,6 @@ assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
 
 
 class _Mark(NamedTuple):
-    """The lengths of the buffer and its lists at some moment."""
-
     size: int
     number: int
     room: int
@@ -81,17 +244,16 @@ _RESERVED: dict[int, str] = {
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
-    """Return the error of a buffer whose `len` does not count bytes, such as an `array` of larger numbers."""
+    """Return the error of a buffer whose `len` counts other items than bytes."""
     return TypeError(f"data: got {bytes_count} bytes with heads, expected {size}: len does not count bytes")
 
 
 class WrittenGroup(NamedTuple):
-    """The rest of a group's commit once its entries are on disk."""
+    """The rest of a group's commit once its entries are on disk; fields as of the group."""
 
     end: tuple[int, int]
     """(total_length, total_entries) behind the group."""
     all_bookmarks: dict[bytes, int]
-    """As of the group, like the next three."""
     page_starts: list[tuple[int, int]]
     page_ends: list[tuple[int, int]]
     checkpoints: list[int]
@@ -100,8 +262,8 @@ class WrittenGroup(NamedTuple):
 class OperationGroup:
     """The state of the atomic operation, and the entries of the sealed operations and of the open one.
 
-    `_room` is the rest of the page while entries may be added, else 0. So one comparison in `add_entry` and
-    `add_bookmark`, which must be fast, finds both a full page and a wrong state.
+    `_room` is the rest of the page while entries may be added, else 0. So one comparison in the fast paths
+    `add_entry` and `add_bookmark` finds both a full page and a wrong state.
 
     Args:
         base: the committed totals; the first entry gets `total_entries` as its number.
@@ -142,11 +304,11 @@ class OperationGroup:
         self.page_ends: list[tuple[int, int]] = []
         """(page number, offset just past its last entry) of the pages completed here."""
         self.bookmarks: dict[bytes, int] = {}
-        """Each bookmark of the operation begun last, with the number of its newest entry in it."""
+        """Each bookmark of the last operation, with its newest entry in it."""
         self.sealed_bookmarks: dict[bytes, int] = {}
         """The same of the sealed operations before it."""
         self.checkpoints: list[int] = []
-        """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        """File offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
         self._mark: _Mark | None = None
         self._room = 0
@@ -174,7 +336,7 @@ class OperationGroup:
 
     @property
     def all_bookmarks(self) -> dict[bytes, int]:
-        """The bookmarks of all operations, each with the number of its newest entry; do not change it."""
+        """The bookmarks of all operations, each with its newest entry; do not change it."""
         return self.sealed_bookmarks | self.bookmarks if self.sealed_bookmarks else self.bookmarks
 
     # --- the state ---------------------------------------------------------------------------------------
@@ -196,7 +358,7 @@ class OperationGroup:
         """Begin an operation; `rollback` returns to here.
 
         Raises:
-            OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+            MisuseError: the table refuses the call; nothing was changed.
         """
         if self.state is _IDLE:
             self.state = _OPEN
@@ -211,7 +373,7 @@ class OperationGroup:
         """End the open operation; nothing is added until `end_commit` or `restart`.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+            MisuseError: the table refuses the call; nothing was changed.
         """
         if self.state is not _OPEN:
             self.move(Call.COMMIT)
@@ -222,7 +384,7 @@ class OperationGroup:
     def end_commit(self, committed: tuple[int, int]) -> None:
         """Begin behind this group, which is committed or about to be."""
         assert self.state is _COMMITTING
-        # `_room_kept` is right already: the page continues where the group ended.
+        # `_room_kept` is right: the page continues where the group ended.
         self.base = committed
         self.buffer.clear()
         self.bookmarks.clear()
@@ -247,6 +409,10 @@ class OperationGroup:
         )
         self.end_commit(end)
         return written
+
+    def seal(self) -> None:
+        """End the open operation; it joins the next commit."""
+        self.move(Call.SEAL)
 
     def rollback(self) -> None:
         """Drop the open operation; sealed ones stay."""
@@ -276,15 +442,12 @@ class OperationGroup:
         """Append an entry and return its number.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
-            EntryTooLong: more than DATA_SIZE_MAX bytes of data.
-            OperationTooLarge: the group would be larger than allowed.
+            As `DataStreamer.add_stream_entry`; EntryTypeReserved also if the type is no u32.
             TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(data)
         number = self.number_next
-        # Before anything changes: this refuses what is not bytes, or no entry type.
+        # Before any change: this refuses what is not bytes, or no entry type.
         try:
             entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         except struct.error:
@@ -333,7 +496,7 @@ class OperationGroup:
     ) -> None:
         """Append entries that fit on the page; `starts`: their relative positions."""
         first, count = self.number_next, len(sizes)
-        # Heads and data alternately. Every loop here is one in C: this runs for every entry of a busy node.
+        # Heads and data alternate. Every loop here is one in C: this runs for every entry of a busy node.
         parts = [b""] * (2 * count)
         parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
         parts[1::2] = data
@@ -353,9 +516,7 @@ class OperationGroup:
         """Append a bookmark entry and return its number.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            BookmarkSizeWrong: not 1 to 16 bytes.
-            OperationTooLarge: the group would be larger than allowed.
+            As `DataStreamer.add_stream_bookmark`.
             TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(bookmark)
@@ -372,7 +533,6 @@ class OperationGroup:
         return number
 
     def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
-        """Return the refusal of an entry whose head cannot be packed."""
         next_state(self.state, call)
         if size > PAGE_SIZE:
             return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
@@ -383,7 +543,6 @@ class OperationGroup:
 
         Args:
             call: that would add it.
-            entry_type: u32.
             size: of the entry, by the `len` of its data.
             bytes_count: the real size of the entry.
         """
@@ -398,10 +557,10 @@ class OperationGroup:
             self._turn_page(size)
 
     def _turn_page(self, size: int) -> None:
-        """Fill the page with zeros and begin the next, for an entry of `size` bytes."""
+        """Pad the page and begin the next, for an entry of `size` bytes."""
         if size > PAGE_SIZE:
             raise EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
-        # Checked once a page, so the limit may be exceeded by less than one page.
+        # Once a page, so the group may exceed the limit by less than a page.
         if len(self.buffer) + self._room + size > self._size_max:
             raise OperationTooLarge(len(self.buffer) + self._room + size, self._size_max)
         offset = self.base[0] + len(self.buffer)
@@ -426,12 +585,10 @@ class OperationGroup:
     # --- updating an entry of the open operation ---------------------------------------------------------
 
     def update(self, number: int, entry_type: int, data: bytes) -> None:
-        """Replace an entry of the open operation by any entry or bookmark; those behind it move.
+        """Replace an entry of the open operation by any entry or bookmark; later ones move.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
-            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
-            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+            As `DataStreamer.update_entry_data`; nothing was changed.
         """
         next_state(self.state, Call.UPDATE)
         mark = self._mark
@@ -459,7 +616,6 @@ class OperationGroup:
                 self.add_entry(entry_type, data)
 
     def _entries_of_open_operation(self) -> list[tuple[int, bytes]]:
-        """Return (entry type, data) of the open operation's entries, read back from the buffer."""
         mark = self._mark
         position = 0 if mark is None else mark.size
         offset = self.base[0]

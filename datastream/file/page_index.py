@@ -4,15 +4,15 @@
     data ends       once learned, 0 before                  8 bytes a page
     checkpoints     pages used lately, at most OFFSET_TABLES_MAX; the position of every 64th entry
 
-The committing thread writes the index, any thread reads it: values are only added, and readers look only at
-pages below the committed length that they hold. Only the tables of full pages, which are evicted, need a
-lock. The page that is being filled has its table apart, so it is never evicted.
+The committing thread writes the index, any thread reads it: values are only added, and readers look only
+below the committed length that they hold. Only the tables of full pages, which may be evicted, need a lock.
+The page being filled has a separate table, which stays.
 
 A stored table spares later openings the walk of its page:
 
     u64 first_number | u64 entries_end | u32 data_end | u32 position of every 64th entry      big-endian
 
-The file decides: `StreamFile` believes a table only as far as the chain of the entries' lengths confirms it.
+The file decides: `StreamFile` believes a table only as far as the entries' lengths confirm it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 OFFSET_TABLES_MAX = 16_384
-"""Pages whose table of checkpoints is kept in memory; about 1 kB each with 68-byte entries, 16 MB in all."""
+"""Tables of checkpoints in memory; about 1 kB each with 68-byte entries, 16 MB in all."""
 
 _HEAD = struct.Struct(">QQI")
 _POSITION_SIZE = 4
@@ -52,7 +52,7 @@ class PageTable(NamedTuple):
     first_number: int
     """Number of its first entry."""
     entries_end: int
-    """The number after that of its last entry."""
+    """The number after its last entry."""
     data_end: int
     """Position just past its last entry."""
     checkpoints: array[int]
@@ -127,7 +127,7 @@ class PageIndex:
     def cut(self, page_count: int, last_table: array[int] | None) -> PageIndex:
         """Return an index of the first `page_count` pages, the last of them being filled.
 
-        A new one, so that a reader goes on with the one that it has.
+        Readers go on with the old one.
 
         Args:
             last_table: checkpoints of that page; None without pages.
@@ -152,7 +152,7 @@ class PageIndex:
         """Add the next page.
 
         Args:
-            page_number: must be the number of pages known so far.
+            page_number: equals `page_count`.
             first_number: number of its first entry.
         """
         assert page_number == len(self.first_numbers)
@@ -171,11 +171,11 @@ class PageIndex:
         self._last = (page_number, array("I") if table is None else table)
 
     def page_of_entry(self, number: int) -> int:
-        """Return the page that entry `number` is on, if it is in the stream."""
+        """Return the page of entry `number`, if that is in the stream."""
         return bisect_right(self.first_numbers, number) - 1
 
     def data_end(self, page_number: int) -> int:
-        """Return the offset just past the last entry of a full page, 0 while it is not known."""
+        """Return the offset just past a full page's last entry, or 0 if unknown."""
         return self._data_ends[page_number]
 
     def set_data_end(self, page_number: int, offset: int) -> None:
@@ -194,7 +194,7 @@ class PageIndex:
             return table
 
     def set_table(self, page_number: int, table: array[int]) -> None:
-        """Keep a full page's table; evict the least recently used one when there are too many."""
+        """Keep a full page's table; evict the least recently used one above the limit."""
         with self._lock:
             self._tables[page_number] = table
             self._tables.move_to_end(page_number)
@@ -208,9 +208,8 @@ class PageIndex:
         table.append(offset - page_start(page_number))
 
     def nearest(self, page_number: int, table: array[int], number: int) -> tuple[int, int, int | None]:
-        """Return (number, position) of the last checkpoint up to entry `number`, and where the next is.
-
-        The next position is None when no later checkpoint is known.
+        """Return (number, position) of the last checkpoint up to entry `number`, and the position of the
+        next, or None.
         """
         first_number = self.first_numbers[page_number]
         table_number = -(-first_number // CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL

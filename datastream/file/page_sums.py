@@ -3,15 +3,15 @@
     written   when a page is full, from the bytes as they were written (`RunningSum`); stored in the bookmark
               folder, SUM_KEY and page number -> u32 big-endian
     checked   at the first read since the opening (`require`), and by the scrubber past the page cache
-              (`scrub`); not with later reads
+              (`scrub`)
     changed   with an update in place; dropped with a truncation, and when the index is made anew
 
     UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
                    ├─► UNSUMMED              it has no sum, and nobody proves it: it is served as it is
                    └─► BAD ──heal──► GOOD    its sum does not fit: it is not served
 
-The page that is being filled has no sum. If only the copy in memory is wrong, the page is read from the disk
-again; if only the copy on the disk is wrong, it is written again from memory.
+The page being filled has no sum. If only the copy in memory is wrong, the page is read from the disk again;
+if only the copy on the disk is wrong, it is rewritten from memory.
 
 Source: RFC 3720, appendix B.4 (CRC32C).
 """
@@ -75,7 +75,7 @@ class PageState(IntEnum):
     """The state of a full page since the opening."""
 
     UNKNOWN = 0
-    """It was not read yet."""
+    """Not read yet."""
     GOOD = 1
     UNSUMMED = 2
     """It has no sum."""
@@ -91,7 +91,7 @@ class ScrubResult(IntEnum):
     GOOD = 0
     UNSUMMED = 1
     HEALED = 2
-    """The disk was wrong, memory was right: the page was written again."""
+    """The disk was wrong, and the page was rewritten from memory."""
     BAD = 3
 
 
@@ -101,33 +101,31 @@ class BadPage:
 
     page_number: int
     first_number: int
-    """Of its first entry."""
+    """The number of its first entry."""
     entries_end: int
-    """The number after that of its last entry."""
+    """The number after its last entry."""
     found: str
     expected: str
 
     def error(self, path: Path) -> PageDamaged:
-        """Return the error for a reader of it."""
+        """Return the error for its readers."""
         return PageDamaged(
             *(path, self.page_number, self.first_number, self.entries_end, self.found, self.expected)
         )
 
 
 class _ThisThread(threading.local):
-    """Permissions of the running thread."""
-
     waits = True
-    """It may wait for the disk to check a page; else `require` raises PageUnchecked."""
+    """It may wait for the disk; otherwise `require` raises PageUnchecked."""
     proves = False
-    """It proves a page, and for that reads other pages unchecked."""
+    """It is proving a page, and so reads other pages unchecked."""
 
 
 this_thread = _ThisThread()
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
-    """Return the sums in a bookmark folder, key and value; none if they are invalid or cannot be read."""
+    """Return the keys and sums in a bookmark folder; none if they are invalid or unreadable."""
     try:
         return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
     except BookmarksUnavailable:
@@ -147,24 +145,21 @@ def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> boo
 
 
 def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
-    """Return the same for the page in the file."""
+    """Return the same for the file's page."""
     return page_fits(sums, page_number, disk.pread(PAGE_SIZE, page_start(page_number)))
 
 
 def kept_sums(
     bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None = None
 ) -> dict[bytes, bytes]:
-    """Return the sums that are kept when an index is made anew.
+    """Return the sums to keep when an index is made anew.
 
-    The index may belong to another stream, or to entries that another program has replaced; or to this
-    stream, after the bytes rotted by which it was known. The last full page with a sum decides: if it fits,
-    so do all sums before it.
+    The index may belong to another stream, or to entries that another program has replaced, or to this
+    stream, if the bytes rotted that identify it. The last full page with a sum decides: if it fits, so do all
+    sums before it.
 
     Args:
-        bookmarks: the old index.
-        disk: the stream file.
-        full_count: how many pages are full.
-        patch: an update that was finished just now; its page's sum is outdated.
+        patch: an update that was just finished; its page's sum is outdated.
     """
     sums = stored_sums(bookmarks)
     if patch is not None:
@@ -175,7 +170,7 @@ def kept_sums(
 
 
 class RunningSum:
-    """The sum of the page that is being filled, made from the bytes as they are written. One thread."""
+    """The sum of the page being filled, made from the bytes as they are written. One thread."""
 
     def __init__(self) -> None:
         self._end = _NO_PLACE
@@ -184,7 +179,7 @@ class RunningSum:
         self._full: dict[int, int | None] = {}
 
     def begin(self, data: bytes, end: int) -> None:
-        """Begin with what the page holds already, up to the offset `end`."""
+        """Begin with the bytes that the page already holds, up to offset `end`."""
         self._end, self._sum = end, sum_of(data)
 
     def stop(self) -> None:
@@ -194,7 +189,7 @@ class RunningSum:
             self._full.clear()
 
     def extend(self, buffer: bytearray, offset: int) -> None:
-        """Add bytes that were written at an offset, behind those before."""
+        """Add bytes written at an offset, behind those before."""
         if offset != self._end:
             self._sum = None
         position, size = 0, len(buffer)
@@ -204,7 +199,7 @@ class RunningSum:
                 if offset + position == page_start(page_number):
                     self._sum = 0
                 stop = min(size, page_end(page_number) - offset)
-                if self._sum is not None:  # the library takes bytes alone
+                if self._sum is not None:  # the library accepts only bytes
                     self._sum = google_crc32c.extend(self._sum, bytes(view[position:stop]))
                 if offset + stop == page_end(page_number):
                     self._full[page_number] = self._sum
@@ -212,7 +207,7 @@ class RunningSum:
         self._end = offset + size
 
     def take(self, page_number: int) -> int | None:
-        """Return the sum of a full page; None if not all of it was reported."""
+        """Return the sum of a full page; None if some of it was not reported."""
         return self._full.pop(page_number, None)
 
 
@@ -228,39 +223,35 @@ class SummedFile(Protocol):
 class PageSums:
     """The sums of one stream file, and the state of its full pages.
 
-    Readers call `require` from any thread. What changes states holds `lock`.
-
-    Args:
-        file: the stream file.
+    Any thread may call `require`. State changes hold `lock`.
     """
 
     def __init__(self, file: SummedFile) -> None:
         self.bad: dict[int, BadPage] = {}
         """The pages that are not served."""
         self.prover: Callable[[int], object] | None = None
-        """Proves a page without a sum, and calls `adopt` or `found_fault`; see `prove_with`."""
+        """Proves a page without a sum, then calls `adopt` or `found_fault`; see `prove_with`."""
         self.adopts = True
-        """Whether a page without a sum gets one because its entries are sound, where there is no prover."""
+        """Without a prover: whether sound entries earn a page its sum."""
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
-        """Whoever needs `Changes.lock`, too, takes that behind this."""
+        """Taken before `Changes.lock` where both are needed."""
         self._file = file
         self._notes: Notes | None = None
         self._states = bytearray()
         self._readable = PageState.GOOD | PageState.UNSUMMED
 
     def prove_with(self, prover: Callable[[int], object]) -> None:
-        """Have pages without a sum proven before they are read, from now on."""
+        """From now on, have pages without a sum proven before they are read."""
         self.prover = prover
         self._readable = PageState.GOOD
 
     def open(self, notes: Notes, full_count: int) -> None:
-        """Begin to check pages, when the stream is open.
+        """Begin to check pages of the open stream.
 
         Args:
-            notes: has the sums, and takes new ones.
-            full_count: how many pages are full.
+            notes: stores the sums.
         """
         self._states = bytearray(full_count)
         self._notes = notes
@@ -269,28 +260,28 @@ class PageSums:
 
     @property
     def full_count(self) -> int:
-        """How many pages are full; the one behind them has no sum."""
+        """How many pages are full."""
         return len(self._states)
 
     def state(self, page_number: int) -> PageState:
-        """Return what is known of a page; the one that is being filled is good."""
+        """Return the state of a page; the one being filled is good."""
         try:
             return PageState(self._states[page_number])
         except IndexError:
             return PageState.GOOD
 
     def require(self, page_number: int) -> None:
-        """Return when a page may be read, which is checked when it is first asked for.
+        """Return when a page may be read; check it at the first call.
 
         Raises:
-            PageDamaged: it is not as it was written.
-            PageUnchecked: it was not checked yet, and this thread does not wait for a disk.
+            PageDamaged: it does not fit its sum.
+            PageUnchecked: it is unchecked, and this thread does not wait for a disk.
             OSError: the disk cannot be read.
         """
         try:
             if self._states[page_number] & self._readable:
                 return
-        except IndexError:  # the page that is being filled
+        except IndexError:  # the page being filled
             return
         bad = self.bad.get(page_number)
         if bad is not None:
@@ -325,7 +316,7 @@ class PageSums:
             raise bad.error(self._file.path)
 
     def _read_or_note(self, page_number: int) -> bytes | None:
-        """Read a page; None if the disk has lost a sector of it, which makes it bad."""
+        """Read a page; a lost disk sector makes it bad, and the result None."""
         try:
             return self._read(page_number)
         except OSError as error:
@@ -337,7 +328,6 @@ class PageSums:
             return None
 
     def _read_disk(self, page_number: int) -> bytes:
-        """Read a page past the cache; empty if the disk cannot be read."""
         try:
             return read_past_cache(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
         except OSError as error:
@@ -349,7 +339,6 @@ class PageSums:
         return self._file.changes.read(self._file.disk, PAGE_SIZE, page_start(page_number))
 
     def _stored(self, page_number: int) -> int | None:
-        """Return the sum of a page, None without one."""
         return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
@@ -357,7 +346,7 @@ class PageSums:
         return self._stored(page_number) is not None
 
     def _look_again(self, page_number: int) -> None:
-        """Check a page that did not fit once more, under the lock and against the disk."""
+        """Check once more a page that did not fit, under the lock and against the disk."""
         with self.lock:
             expected = self._stored(page_number)
             if expected is None or page_number >= len(self._states):
@@ -377,14 +366,13 @@ class PageSums:
         """Check a page without a sum: it gets one if proven or, without a prover, if its entries are sound.
 
         Args:
-            page_number: of the page.
-            data: its bytes when the file had `seen` changes; it is left for later if there were more since.
+            data: its bytes, read when the file had `seen` changes; after further changes the check waits.
             seen: see `data`.
         """
         if self.prover is not None:
             self.prover(page_number)
             with self.lock:
-                if page_number not in self.bad:  # proven, or it cannot be, as a page beside it is bad
+                if page_number not in self.bad:  # proven, or unprovable, as a page beside it is bad
                     self._set(page_number, PageState.GOOD)
             return
         if not self.adopts:
@@ -401,7 +389,7 @@ class PageSums:
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def structure_fault(self, page_number: int, data: bytes) -> PageFault | None:
-        """Return why these bytes cannot be that full page; None if they can."""
+        """Return why these bytes cannot be that full page, or None."""
         first_number, entries_end = self.entry_range(page_number)
         try:
             walk = walk_page(data, first_number)
@@ -422,13 +410,12 @@ class PageSums:
         return first_numbers[page_number], first_numbers[page_number + 1]
 
     def found_fault(self, page_number: int, fault: PageFault) -> None:
-        """Mark a page as bad: its entries are not what they should be."""
+        """Mark a page as bad, since its entries are wrong."""
         with self.lock:
             if self._notes is not None and page_number < len(self._states):
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def _note_bad(self, page_number: int, found: str, expected: str) -> None:
-        """Stop serving a page; the lock is held."""
         if page_number in self.bad:
             return
         bad = self.bad[page_number] = BadPage(
@@ -457,11 +444,11 @@ class PageSums:
     # --- for the writer -----------------------------------------------------------------------------------
 
     def note_full(self, page_number: int, crc: int | None) -> None:
-        """Store the sum of a page that is full now.
+        """Store the sum of a page that is now full.
 
         Args:
-            page_number: of the page; its contents are committed, or about to be.
-            crc: its sum; None: it is made from the file.
+            page_number: of the page, committed or about to be.
+            crc: its sum; None computes it from the file.
 
         Raises:
             OSError: the file cannot be read.
@@ -485,13 +472,13 @@ class PageSums:
         self.on_change()
 
     def sum_after(self, patch: Patch, before: bytes) -> int | None:
-        """Return the sum of a page with a patch in it; None for a page without a sum.
+        """Return the sum of a page after a patch; None for a page without a sum.
 
-        It is computed from the old sum. The rest of the page is not read, so rot there stays detectable.
+        It follows from the old sum. The rest of the page is not read, so rot there stays detectable.
 
         Args:
             patch: on one page.
-            before: what the patch replaces.
+            before: the bytes that the patch replaces.
         """
         page_number = page_number_of(patch.offset)
         crc = self._stored(page_number) if page_number < len(self._states) else None
@@ -505,7 +492,7 @@ class PageSums:
         return crc ^ sum_of(changed) ^ _ZERO_PAGE_SUM
 
     def put_sum(self, page_number: int, crc: int | None) -> None:
-        """Replace the sum of a page; None deletes it. `lock` is held until readers see the new bytes."""
+        """Replace the sum of a page, or delete it (None); hold `lock` until readers see the new bytes."""
         self._put(page_number, crc)
 
     # --- scrubbing and healing ----------------------------------------------------------------------------
@@ -521,7 +508,7 @@ class PageSums:
             return ScrubResult.BAD
         if expected is None:
             return ScrubResult.UNSUMMED
-        # Where nothing is read directly, memory loses what it has, which may be the only copy.
+        # Without direct reads, this would drop the cached copy, which may be the only one.
         is_lost = not takes_direct_writes(self._file.disk.fileno())
         kept = self._read_or_note(page_number) if is_lost else None
         found = sum_of(self._read_disk(page_number))
@@ -529,7 +516,7 @@ class PageSums:
             return ScrubResult.GOOD
         with self.lock:
             if page_number >= len(self._states) or self._file.changes.patch is not None:
-                return ScrubResult.GOOD  # it was truncated, or is being updated: the next time
+                return ScrubResult.GOOD  # truncated, or being updated: check it next time
             expected = self._stored(page_number)
             if expected is None or sum_of(self._read_disk(page_number)) == expected:
                 return ScrubResult.GOOD
@@ -563,7 +550,6 @@ class PageSums:
         return True
 
     def _now_good(self, page_number: int) -> None:
-        """Serve a bad page again; the lock is held."""
         del self.bad[page_number]
         self._states[page_number] = _GOOD
 
@@ -571,13 +557,12 @@ class PageSums:
         """Rewrite a bad page past the page cache.
 
         Args:
-            page_number: of a page that is bad.
-            data: the whole page. It must fit the page's sum; without a sum it must hold as many entries, and
+            data: the whole page. It must fit the page's sum; without a sum, it must hold as many entries, and
                 the caller has proven them.
 
         Raises:
             PageDamaged: these bytes are not the page; nothing was written.
-            OSError: the disk refuses, or does not hold what was written; the page stays bad.
+            OSError: the disk refuses, or does not hold the written bytes; the page stays bad.
         """
         with self.lock:
             bad = self.bad.get(page_number)
@@ -600,11 +585,7 @@ class PageSums:
         self.on_change()
 
     def _write(self, page_number: int, data: bytes) -> None:
-        """Write a page and read it back.
-
-        Raises:
-            OSError: the disk refuses, or does not hold what was written.
-        """
+        """Write a page and read it back; OSError if the disk refuses or holds other bytes."""
         offset, fd = page_start(page_number), self._file.disk.fileno()
         write_past_cache(fd, data, offset)
         if read_past_cache(fd, PAGE_SIZE, offset) != data:

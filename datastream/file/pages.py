@@ -56,7 +56,7 @@ class PageWalk:
     """The result of a walk."""
 
     entries_end: int
-    """The number after that of the page's last entry."""
+    """The number after the page's last entry."""
     data_end: int
     """Position just past the last entry."""
     checkpoints: array[int]
@@ -66,7 +66,6 @@ class PageWalk:
 
 
 def _fault(page: bytes, position: int, number: int, end: int) -> PageFault:
-    """Return the fault of the entry head at `position`."""
     if end - position < ENTRY_HEAD_SIZE:
         return PageFault(
             number, position, f"{end - position} bytes, not padding", f"an entry of {ENTRY_HEAD_SIZE} or more"
@@ -87,10 +86,10 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
     Args:
         page: the page's bytes from its start, at least `end` of them.
         first_number: the number of the page's first entry.
-        end: position where the walk ends: PAGE_SIZE, or that of `total_length` on the last used page.
+        end: position of the walk's end: PAGE_SIZE, or that of `total_length` on the last used page.
 
     Raises:
-        PageFault: a head that is wrong, an entry past `end`, or padding before an `end` inside the page.
+        PageFault: a wrong head, an entry past `end`, or padding before an `end` inside the page.
     """
     unpack_head = ENTRY_HEAD.unpack_from
     checkpoints = array("I")
@@ -120,13 +119,13 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
 def find_position(data: bytes, number_at_start: int, number: int, number_at_end: int | None = None) -> int:
     """Return the position in `data` of entry `number`; `data` begins with entry `number_at_start`.
 
-    The chain of lengths must lead to the end of `data`: bytes inside an entry that only look like one do not.
+    The chain of lengths must lead to the end of `data`, so bytes that only look like an entry do not.
 
     Args:
-        number_at_end: the number of the entry that would follow `data`; None when it is not known.
+        number_at_end: the number of the entry that would follow `data`, or None.
 
     Raises:
-        PageFault: a head that is wrong, an entry past the end, or another number of entries.
+        PageFault: a wrong head, an entry past the end, or another number of entries.
     """
     unpack_head = ENTRY_HEAD.unpack_from
     found = -1
@@ -156,7 +155,7 @@ def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int
     `data` begins with the head of entry `number_at_start` and ends after a whole entry; its end counts too.
 
     Raises:
-        PageFault: a head that is wrong on the way.
+        PageFault: a wrong head on the way.
     """
     position = 0
     number = number_at_start
@@ -177,7 +176,7 @@ def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], l
     No further ones once their data has `size_wanted` bytes.
 
     Raises:
-        PageFault: a head that is wrong.
+        PageFault: a wrong head.
     """
     unpack_head = ENTRY_HEAD.unpack_from
     types: list[int] = []
@@ -200,7 +199,7 @@ def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
     """Yield the whole entries in `data`, from `number` up to `end_number`.
 
     Raises:
-        PageFault: a head that is wrong.
+        PageFault: a wrong head.
     """
     unpack_head = ENTRY_HEAD.unpack_from
     position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
@@ -217,6 +216,5 @@ def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
 
 
 def _no_entry(number: int, position: int, packet_type: int, got: int, size: int) -> PageFault:
-    """Return the fault of bytes that are no head of entry `number`."""
     found = f"packet type {packet_type}, number {got}, length {size}"
     return PageFault(number, position, found, f"entry {number}")

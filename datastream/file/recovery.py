@@ -1,6 +1,6 @@
 """The decision table of opening a stream. Pure.
 
-Facts are computed once into five enums; exactly one row of `RECOVERY` matches any combination.
+Five enums hold the facts; exactly one row of `RECOVERY` matches any combination.
 
     file    do the entries lead to the totals of the header, which `inspect_header` has found sound
     tail    is everything past `total_length` zero, as our padding and unused pages are
@@ -55,13 +55,13 @@ class IndexState(Enum):
     MISSING = auto()
     """It does not say: it is new, or another program made it."""
     FOREIGN = auto()
-    """It is of another stream that shares the folder by its name, or whose folder was copied here."""
+    """It belongs to a stream that shares the folder by its name, or whose folder was copied here."""
     AHEAD = auto()
-    """It points at uncommitted entries, as another program leaves it that writes bookmarks before it commits;
-    or it covers such entries and is not to be believed."""
+    """It points at uncommitted entries, as from a program that writes bookmarks before it commits; or it
+    covers such entries and is not believed."""
     KNOWS_MORE = auto()
-    """It is of this stream and covers more than the header counts: the header went back, the file is older
-    than its folder, or unflushed commits were lost."""
+    """It belongs to this stream and covers more than the header counts: the header went back, the file is
+    older than its folder, or unflushed commits were lost."""
 
 
 class UpdateState(Enum):
@@ -86,9 +86,9 @@ class Action(Enum):
     FINISH_UPDATE = auto()
     """Write the blocks of the record."""
     CHECK_PAGES = auto()
-    """Walk the pages that will be indexed: damage there refuses the file before anything is changed."""
+    """Walk the pages to be indexed: damage there refuses the file before any change."""
     TRIM_TAIL = auto()
-    """Write zeros over what lies past `total_length`."""
+    """Zero everything past `total_length`."""
     INDEX_MISSING = auto()
     """Add the bookmarks that the index lacks."""
     REBUILD_BOOKMARKS = auto()
@@ -135,7 +135,7 @@ _TRIM_AND_ADD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.INDEX_MISSING)
 _TRIM_AND_REBUILD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)
 
 RECOVERY: tuple[Row, ...] = (
-    # A partial page was refused before: our growth is one ftruncate, which a crash cannot cut.
+    # A partial page was refused before: growth is one ftruncate, which a crash cannot cut.
     Row("refuse", _ANY_FILE - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
     # The tail may hold acknowledged commits. The operator chooses (`sluice repair`).
     Row("index knows more", _SOUND, _ANY_TAIL, _MORE, _DONE, _WRITE, (Action.REFUSE,)),
@@ -145,8 +145,8 @@ RECOVERY: tuple[Row, ...] = (
     Row("tail", _SOUND, _DIRTY, _LEVEL, _DONE, _WRITE, (Action.TRIM_TAIL,)),
     Row("tail, index behind", _SOUND, _DIRTY, _BEHIND, _DONE, _WRITE, _TRIM_AND_ADD),
     Row("tail, index useless", _SOUND, _DIRTY, _USELESS, _DONE, _WRITE, _TRIM_AND_REBUILD),
-    # Also if entries disagree: the update may have left zeros in place of heads. What is still wrong behind
-    # it is refused then.
+    # Also if entries disagree: the update may have left zeros in place of heads. Other faults are refused
+    # behind it.
     Row(
         "update unfinished",
         *(_ANY_FILE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
@@ -182,11 +182,10 @@ def index_state_of(
 
     Args:
         covered: how many entries the index covers; None if it does not say.
-        highest_number: the highest entry number among the bookmarks looked at; None without any.
+        highest_number: the highest entry number among the compared bookmarks, or None.
         total_entries: number of committed entries.
-        is_foreign: whether it says that it is of another stream. An index of another program says nothing
-            and is believed.
-        knows_more: whether it covers more than is committed of this stream (`evidence.py`).
+        is_foreign: whether it names another stream. Another program's index names none and is believed.
+        knows_more: whether it covers more than this stream's committed entries (`evidence.py`).
     """
     if covered is None:
         return IndexState.MISSING
@@ -194,8 +193,8 @@ def index_state_of(
         return IndexState.KNOWS_MORE
     if is_foreign:
         return IndexState.FOREIGN
-    # Our bookmarks are written together with the count, so one past it is of another program; that also
-    # leaves those of entries that it rolled back or truncated.
+    # Our bookmarks are written together with the count, so one past it comes from another program, which may
+    # also leave those of entries that it rolled back or truncated.
     if covered > total_entries or (highest_number is not None and highest_number >= covered):
         return IndexState.AHEAD
     return IndexState.LEVEL if covered == total_entries else IndexState.BEHIND

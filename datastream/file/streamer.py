@@ -6,12 +6,12 @@
     streamer.add_stream_entry(1, b"...")
     streamer.commit_atomic_op()              # visible to every reader, and on disk
 
-Where commits follow one another without a pause, `begin_commit` for each and `finish_commit` behind the last
-take one flush for each, and not two.
+For consecutive commits, `begin_commit` for each and `finish_commit` behind the last take one flush each, not
+two.
 
-Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
-`operation.py` has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py`
-those of an update and of a truncation, `opening.py` those of opening.
+Threads: one thread at a time appends and commits; any thread queries, also during a commit. `operation.py`
+has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py` those of
+updates and truncations, `opening.py` those of opening.
 
 Source: docs/spec/stream-file.md sections 1, 2 and 3; datastream/README.md, "Invariants".
 """
@@ -40,8 +40,7 @@ from sluice.datastream.file.committing import Committer
 from sluice.datastream.file.concurrent_changes import RangeSender
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
-from sluice.datastream.file.operation import OperationGroup
-from sluice.datastream.file.operation_table import Call, OperationState
+from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
 from sluice.datastream.file.streamfile import StreamFile
@@ -50,9 +49,10 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamH
 from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
-    DATA_BETWEEN_BOOKMARKS_BYTES_MAX,
     GROWTH_PAGES,
     INITIAL_PAGES,
+    STREAM_LIMITS,
+    StreamLimits,
 )
 
 __all__ = ["DataStreamer"]
@@ -65,7 +65,12 @@ class DataStreamer:
     """An open stream. Make one with `DataStreamer.open`."""
 
     def __init__(
-        self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender, access: Access = Access.WRITE
+        self,
+        file: StreamFile,
+        bookmarks: BookmarkIndex,
+        appender: Appender,
+        access: Access = Access.WRITE,
+        limits: StreamLimits = STREAM_LIMITS,
     ) -> None:
         self._file = file
         self._bookmarks = bookmarks
@@ -74,11 +79,17 @@ class DataStreamer:
         self._group = OperationGroup(
             file.committed, state=OperationState.READ_ONLY if access is Access.READ else OperationState.IDLE
         )
-        self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
-        # Called for each entry: without the detour through the methods below, which document them.
-        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
-        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self._committer = Committer(file, bookmarks, appender, self._changer, self._group, limits)
+        self._limits = limits
+        # These run for each operation or entry, so they bypass the methods below, which document them.
         self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
+        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
+        self.add_stream_entries = self._group.add_entries  # type: ignore[method-assign]
+        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self.seal_atomic_op = self._group.seal  # type: ignore[method-assign]
+        self.commit_atomic_op = self._committer.commit  # type: ignore[method-assign]
+        self.begin_commit = self._committer.begin  # type: ignore[method-assign]
+        self.finish_commit = self._committer.finish  # type: ignore[method-assign]
 
     # --- opening and closing -----------------------------------------------------------------------------
 
@@ -98,25 +109,26 @@ class DataStreamer:
         go_on: Callable[[], None] | None = None,
         judge: Judge | None = None,
         past_damage: bool = False,
+        limits: StreamLimits = STREAM_LIMITS,
     ) -> DataStreamer:
-        """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
+        """Open a stream, or create it if there is no file; `RECOVERY` says what is repaired.
 
         Args:
             path: the stream file; its bookmarks are in the folder beside it (docs/spec/stream-file.md).
             stream_type: an existing file must have it.
-            system_id: of a new file; an existing one keeps its own.
-            version: of a new file; an existing one keeps its own.
+            system_id, version: of a new file; an existing one keeps its own.
             initial_pages: data pages of 1 MiB of a new file.
             growth_pages: data pages added when the file is full.
-            read_only: serve an existing file: neither it nor its folder is written, the index is a temporary
-                copy. A writer is kept out meanwhile where there is a LOCK file to say so.
-            disk: the open file at `path` when it is not an ordinary one (tests); made a stream when empty.
-            open_database: opens the LevelDB folder, when not plyvel (tests).
-            go_on: called before each page while the index is made. What it raises ends the opening, and is no
-                worse than a crash there: the next one goes on behind the last batch.
-            judge: told what header, index and file say, before anything is changed; see `opening.Judge`.
-            past_damage: open a stream also where full pages are damaged, if the index tells which entries
-                they held. Whoever asks for one of these meets `EntriesDisagree`.
+            read_only: serve an existing file without writing it or its folder; the index is a temporary copy.
+                A LOCK file, if there is one, keeps writers out meanwhile.
+            disk: the open file at `path`, if not an ordinary one (tests); made a stream when empty.
+            open_database: opens the LevelDB folder, if not plyvel (tests).
+            go_on: called before each page while the index is made. Its exception ends the opening like a
+                crash: the next one continues behind the last batch.
+            judge: hears what header, index and file say, before anything is changed; see `opening.Judge`.
+            past_damage: open a stream also with damaged full pages, if the index tells which entries they
+                held. Queries for these raise `EntriesDisagree`.
+            limits: of memory and of work while it opens.
 
         Raises:
             StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
@@ -137,9 +149,10 @@ class DataStreamer:
             go_on,
             judge,
             past_damage,
+            limits,
         )
         file, bookmarks, appender = open_parts(Path(path), options)
-        return cls(file, bookmarks, appender, access)
+        return cls(file, bookmarks, appender, access, limits)
 
     def close(self) -> None:
         """Drop uncommitted operations, write pending bookmarks, close file and index; idempotent."""
@@ -158,11 +171,9 @@ class DataStreamer:
                 self._file.disk.close()
 
     def __enter__(self) -> DataStreamer:
-        """Return self."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
         self.close()
 
     # --- sending data ------------------------------------------------------------------------------------
@@ -189,14 +200,10 @@ class DataStreamer:
         return self._group.add_entry(entry_type, data)
 
     def add_stream_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
-        """Append entries to the open operation: `add_stream_entry` for each type and its data, but faster.
-
-        Args:
-            entry_types: one for each of `data`.
-            data: of each entry.
+        """Append an entry for each type and its data, as `add_stream_entry`, but faster.
 
         Raises:
-            As `add_stream_entry`, of the first entry that is refused; the operation stays as it was.
+            As `add_stream_entry`, for the first refused entry; the operation stays as it was.
         """
         self._group.add_entries(entry_types, data)
 
@@ -210,8 +217,8 @@ class DataStreamer:
         return self._group.add_bookmark(bookmark)
 
     def seal_atomic_op(self) -> None:
-        """End the open operation; it joins the next commit, and another one may be started (group commit)."""
-        self._group.move(Call.SEAL)
+        """End the open operation; it joins the next commit, and another may start (group commit)."""
+        self._group.seal()
 
     def rollback_atomic_op(self) -> None:
         """Drop the open operation; sealed ones stay."""
@@ -219,39 +226,36 @@ class DataStreamer:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the open operation and of all sealed ones as they will lie in the file, with padding."""
+        """Bytes of the open and sealed operations as they will lie in the file, with padding."""
         return len(self._group.buffer)
 
     @property
     def first_on_last_page(self) -> int:
-        """Number of the entry with which the last data page begins; 0 of an empty stream."""
+        """Number of the first entry on the last data page; 0 of an empty stream."""
         return self._file.index.first_numbers[-1] if self._file.index.page_count else 0
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes that the file takes on the disk now, as far as the file system says so."""
+        """Bytes that the file takes on the disk now, by the file system."""
         return os.fstat(self._file.disk.fileno()).st_blocks * 512
 
     def rollback_group(self) -> None:
-        """Drop the open operation and all sealed ones; without any, nothing happens.
-
-        A commit that was begun stays.
-        """
+        """Drop the open operation and all sealed ones, if any. A begun commit stays."""
         self._group.move(Call.ROLLBACK_GROUP)
         self._group.restart(self._committer.end)
 
     def commit_atomic_op(self, *, flush: bool = True) -> None:
-        """Begin a commit of the open operation and all sealed ones, and finish it: one pair of flushes.
+        """Commit the open operation and all sealed ones, with one pair of flushes.
 
         Args:
             flush: False makes them visible without waiting for the disk. They survive the end of this
-                process; a power failure may lose them, or, because nothing orders the writes, leave a file
-                that opening refuses. Meant for streams that can be made again.
+                process. A power failure may lose them or, as nothing orders the writes, leave a file that
+                opening refuses: use it for streams that can be made again.
 
         Raises:
             NoOperationOpen, CommitBegun, CommitInProgress, StreamClosed: wrong state; nothing was changed.
-            CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
-                all sealed operations were dropped, and another operation may be started.
+            CommitFailed: the disk or the bookmark DB refused. The committed view is unchanged, the open and
+                all sealed operations were dropped, and another operation may start.
         """
         self._committer.commit(flush=flush)
 
@@ -259,20 +263,19 @@ class DataStreamer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a commit was begun that is still to be finished."""
+        """Whether a begun commit waits to be finished."""
         return self._committer.has_begun
 
     def begin_commit(self) -> None:
-        """Put the open operation and all sealed ones on disk, where nobody sees them yet.
+        """Put the open operation and all sealed ones on disk, still invisible.
 
-        The same flush finishes a commit that was begun before. Another operation may be started on return;
-        `finish_commit` or the next `begin_commit` makes this commit visible. A crash before that leaves
-        nothing of it, nor does `close`.
+        The same flush finishes the commit begun before. Another operation may then start; `finish_commit` or
+        the next `begin_commit` makes this commit visible. A crash before that, or `close`, drops it.
 
         Raises:
             NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
             CommitFailed: the disk or the bookmark DB refused; the open and all sealed operations were
-                dropped. The commit that was begun before was dropped as well, if it is not `has_begun`.
+                dropped. So was the commit begun before, unless it is still `has_begun`.
         """
         self._committer.begin()
 
@@ -280,14 +283,14 @@ class DataStreamer:
         """Finish the begun commit: on disk and visible. Without one, do nothing.
 
         Raises:
-            CommitFailed: the disk refused; the commit was dropped, and so were operations started since.
+            CommitFailed: the disk refused; the commit and operations started since were dropped.
         """
         self._committer.finish()
 
     def rollback_commit(self) -> None:
-        """Drop the begun commit, and operations that were started since; without any, do nothing.
+        """Drop the begun commit and operations started since, if any.
 
-        The next commit repairs what the disk refuses of that.
+        The next commit repairs what the disk refuses.
 
         Raises:
             CommitInProgress, StreamClosed, StreamReadOnly: wrong state; nothing was changed.
@@ -299,12 +302,11 @@ class DataStreamer:
     def recover(self) -> None:
         """Repair what an earlier failure left in file or bookmark DB, as the next commit would do first.
 
-        It tells a caller whether the disk takes writes again; with nothing to repair, nothing is written. In
-        the thread that commits.
+        So a caller learns whether the disk takes writes again. Call it in the thread that commits.
 
         Raises:
-            StreamClosed: it is.
-            StreamReadOnly: it takes no commit before it is opened again.
+            StreamClosed: the stream is closed.
+            StreamReadOnly: it takes no commit before it is reopened.
             CommitFailed: file or DB still cannot be written; the next call or commit tries again.
         """
         self._check_open("recover")
@@ -322,21 +324,19 @@ class DataStreamer:
         """Replace an entry.
 
         An entry of the open operation may become any other entry or bookmark. A committed one keeps its type
-        and its length, is written in place, and is on disk on return; no reader sees half of it.
+        and length, is written in place, and is on disk on return; no reader sees half of it.
 
         Args:
-            number: of the entry.
             entry_type: u32; 0xb0 is a bookmark.
-            data: the new data.
 
         Raises:
             NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress,
-                StreamClosed, StreamReadOnly: wrong state; a committed entry needs that no operation is open
-                or sealed.
+                StreamClosed, StreamReadOnly: wrong state; for a committed entry, no operation may be open or
+                sealed.
             EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
             UpdateTypeDiffers, UpdateSizeDiffers: a committed entry has another type or length.
             EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
-            CommitFailed: the disk or the DB refused; the committed entry is as it was.
+            CommitFailed: the disk or the DB refused; the committed entry is unchanged.
         """
         group = self._group
         if number >= self._file.committed.total_entries and group.state in (
@@ -356,14 +356,14 @@ class DataStreamer:
     def truncate_file(self, number: int) -> None:
         """Drop the entries from `number` on; on disk on return. The next entry gets that number again.
 
-        A query for a dropped entry says that it is not there; a TCP client that has received one is
-        disconnected. The number of entries itself drops nothing.
+        Queries no longer find a dropped entry; a TCP client that has received one is disconnected. The number
+        of entries itself drops nothing.
 
         Raises:
             OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress, StreamClosed,
                 StreamReadOnly: wrong state.
             EntryNotFound: `number` is above the number of entries.
-            EntriesDisagree: a page that had to be walked is damaged; nothing was changed.
+            EntriesDisagree: a page on the way is damaged; nothing was changed.
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
         group, before = self._group, self._file.committed
@@ -389,7 +389,7 @@ class DataStreamer:
 
     @property
     def committed(self) -> Committed:
-        """What is committed: length in bytes and number of entries, always of the same moment."""
+        """The committed length in bytes and number of entries, always of the same moment."""
         return self._file.committed
 
     @property
@@ -442,12 +442,11 @@ class DataStreamer:
         return event
 
     def _indexed_number(self, bookmark: bytes) -> int:
-        """Return where the index says that a bookmark is; `_confirm` has to follow."""
+        """Return a bookmark's entry number by the index; call `_confirm` next."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
-        with (
-            self._committer.publishing
-        ):  # or the bookmark of an entry that can be seen would not be found yet
+        # Otherwise a visible entry might lack its bookmark.
+        with self._committer.publishing:
             number = self._bookmarks.get_recorded(bookmark)
         if number is None:
             number = self._bookmarks.get(bookmark)
@@ -458,8 +457,8 @@ class DataStreamer:
     def _confirm(self, bookmark: bytes, entry: Entry) -> None:
         """Refuse an entry that is not the bookmark.
 
-        The index is believed only as far as the stream agrees: the Go server writes a bookmark before its
-        commit, so that a crash of it leaves bookmarks of entries that never came, or that became others.
+        The stream must confirm the index: the Go server writes a bookmark before its commit, so its crash
+        leaves bookmarks of entries that never came or became others.
         """
         if not entry.is_bookmark or entry.data != bookmark:
             _logger.warning(
@@ -471,12 +470,12 @@ class DataStreamer:
             raise BookmarkNotFound(bookmark)
 
     def get_data_between_bookmarks(self, from_bookmark: bytes, to_bookmark: bytes) -> bytes:
-        """Return the data of the events in [from, to) joined; bookmarks are left out.
+        """Return the joined data of the events in [from, to), without bookmarks.
 
         Raises:
             BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
             BookmarksReversed: `from_bookmark` lies after `to_bookmark`.
-            RangeTooLarge: more data than `DATA_BETWEEN_BOOKMARKS_BYTES_MAX`.
+            RangeTooLarge: more data than `data_between_bookmarks_bytes_max`.
         """
         from_number, to_number = self.get_bookmark(from_bookmark), self.get_bookmark(to_bookmark)
         if from_number > to_number:
@@ -485,14 +484,15 @@ class DataStreamer:
         for entry in self._file.entries(from_number, to_number):
             if not entry.is_bookmark:
                 joined += entry.data
-                if len(joined) > DATA_BETWEEN_BOOKMARKS_BYTES_MAX:
-                    raise RangeTooLarge(from_number, to_number, DATA_BETWEEN_BOOKMARKS_BYTES_MAX)
+                if len(joined) > self._limits.data_between_bookmarks_bytes_max:
+                    size_max = self._limits.data_between_bookmarks_bytes_max
+                    raise RangeTooLarge(from_number, to_number, size_max)
         return bytes(joined)
 
     def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
         """Return an iterator over committed entries, from `from_number` up to, not including, `to_number`.
 
-        None as `to_number` stands for what is committed now.
+        None as `to_number` is the committed end of now.
 
         Raises:
             BadEntryRange: not 0 <= from <= to <= number of committed entries.
@@ -502,10 +502,10 @@ class DataStreamer:
         return self._file.entries(from_number, to_number)
 
     def read_columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
-        """Return the types and the data of committed entries of one page, from `from_number` on.
+        """Return types and data of committed entries of one page, from `from_number` on.
 
-        As `read_entries` for those who take many entries at once: at least one, and no further ones once
-        their data has `size_wanted` bytes.
+        A fast `read_entries` for many entries: at least one, and no further ones once their data has
+        `size_wanted` bytes.
 
         Raises:
             EntryNotFound: there is no entry of that number.
@@ -524,7 +524,7 @@ class DataStreamer:
         committer.callbacks = (*committer.callbacks, callback)
 
         def unsubscribe() -> None:
-            """End the calls; a second time does nothing."""
+            """End the calls; idempotent."""
             committer.callbacks = tuple(other for other in committer.callbacks if other is not callback)
 
         return unsubscribe
@@ -536,21 +536,21 @@ class DataStreamer:
         return self._file.disk.fileno()
 
     def read_bytes(self, size: int, offset: int) -> bytes:
-        """Read committed bytes of one page; no entry that is updated meanwhile is cut in half.
+        """Read committed bytes of one page; an update never cuts an entry in half.
 
         Raises:
-            PageDamaged: the page is not as it was written.
+            PageDamaged: the page does not fit its checksum.
         """
         return self._file.read_checked(size, offset)
 
     @property
     def sums(self) -> PageSums:
-        """Which full pages are as they were written."""
+        """The checksums and states of full pages."""
         return self._file.sums
 
     @property
     def notes(self) -> Notes:
-        """What is kept beside the bookmarks; written with the next commit, or when the stream is closed."""
+        """The notes beside the bookmarks; written with the next commit, or at close."""
         return self._bookmarks.notes
 
     def page_bookmarks(self, page_number: int) -> list[tuple[bytes, int]]:
@@ -566,7 +566,7 @@ class DataStreamer:
         return self._file.index.page_of_entry(number)
 
     def range_sender(self) -> RangeSender:
-        """Return what sends ranges of the file to one client, also while entries are updated."""
+        """Return a sender of file ranges to one client, also beside updates."""
         return RangeSender(self._file.path, self._file.disk, self._file.changes)
 
     def header_bytes(self) -> bytes:
@@ -582,7 +582,7 @@ class DataStreamer:
         return self._file.data_end(page_number, limit)
 
     def boundary_from(self, offset: int) -> int:
-        """Return the first offset at or after `offset` where no entry is under way."""
+        """Return the first entry boundary at or after `offset`."""
         return self._file.boundary_from(offset)
 
     def _check_open(self, call: str) -> None:

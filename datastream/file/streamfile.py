@@ -1,12 +1,12 @@
-"""The stream file for readers: its header, its committed entries and where each of them lies.
+"""The stream file for readers: its header, its committed entries and their places.
 
     inspect_header       every refusal that the header page decides
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
     StreamFile.*         reading committed bytes, from any thread
 
-To find an entry: a binary search by first numbers finds the page, the nearest checkpoint (one every 64
-entries) the place to start, and the chain of lengths leads from there to the next checkpoint. Checkpoints
-come from the `PageTables` beside the bookmarks; a page without them is walked once.
+To find an entry: binary search by first numbers finds the page, the nearest checkpoint (every 64th entry) the
+place to start, and the chain of lengths leads on. Checkpoints come from the `PageTables` beside the
+bookmarks; a page without a table is walked once.
 
 `layout.py` shows the format; `appending.py` writes it.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,22 +75,22 @@ __all__ = ["StreamFile", "inspect_header"]
 _logger = logging.getLogger(__name__)
 
 FULL_CHECK_PAGES_MAX = 8
-"""Up to this many used data pages, opening walks every entry; above, page heads and the last page only.
+"""Opening walks every entry of up to this many used pages; of more pages, only their heads and the last page.
 
-Walking a page takes about 3 ms with small entries, so 8 pages stay far below the 0.2 s opening may take."""
+A walk takes about 3 ms a page with small entries, so 8 pages stay far below the 0.2 s opening may take.
+"""
 READ_AHEAD_BYTES = 4_096
-"""First read of an iteration over entries; doubled with each further one, up to the rest of the page."""
+"""First read of an iteration over entries; each further one doubles, up to the rest of the page."""
 
 _Answer = TypeVar("_Answer")
 DAMAGED_PAGES_PASSED_MAX = 64
-"""Most damaged pages that an opening passes over by their tables; do not serve from a disk with more."""
+"""Most damaged pages that an opening passes over by their tables; a disk with more is unfit."""
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
-"""Bytes read beyond the data that is wanted, for the heads and the last entry."""
+"""Bytes read beyond the wanted data, for heads and the last entry."""
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
-    """Return the number after a used page's last entry, by the next page or the header."""
     if page_number + 1 >= pages_used(committed.total_length):
         return committed.total_entries
     return index.first_numbers[page_number + 1]
@@ -100,11 +101,10 @@ def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
 
     Args:
         path: the file's name, for errors.
-        disk: the open file.
-        stream_type: what the header must say.
+        stream_type: the expected type.
 
     Raises:
-        StreamFileRefused: the class names the first thing that is wrong.
+        StreamFileRefused: the class names the first fault.
 
     Source: docs/spec/stream-file.md section 1.5.
     """
@@ -136,7 +136,6 @@ class StreamFile:
 
     Args:
         path: its name, for errors.
-        disk: the open file.
         header: what `inspect_header` returned.
     """
 
@@ -151,15 +150,15 @@ class StreamFile:
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
-        """Why opening would refuse the file, unless an unfinished update or a damaged page is the reason."""
+        """Why opening would refuse the file, unless an unfinished update or a damaged page explains it."""
         self.tables: PageTables = NoPageTables()
-        """Tables of pages from earlier openings; set once the folder beside the file is open."""
+        """Tables of pages from earlier openings, once the bookmark folder is open."""
         self.sums = PageSums(self)
         """Checksums of full pages, in use once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
         self.damaged: dict[int, PageTable | None] = {}
-        """Damaged full pages that `load` passed over, each with its table if that stands in for the page."""
+        """Damaged full pages that `load` passed over, each with the table that stands in for it, if any."""
 
     @property
     def committed(self) -> Committed:
@@ -178,12 +177,12 @@ class StreamFile:
     ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
-        A full page that cannot be followed is `damaged` if it does not fit its checksum, or, with
-        `past_damage`, if its stored table fits the pages around it. Any other page refuses the file.
+        An unwalkable full page is `damaged` if it does not fit its checksum or, with `past_damage`, if its
+        stored table fits the pages around it. Any other page refuses the file.
 
         Args:
             whole: also walk all pages of a large file.
-            go_on: called before each page that is walked; what it raises ends this.
+            go_on: called before each walk; its exception ends the loading.
             sums: checksums of full pages; those in `tables` belong to the same stream.
             past_damage: trust the stored table of a damaged page; also walk page 0, by which an index knows
                 its stream.
@@ -226,14 +225,14 @@ class StreamFile:
             except EntriesDisagree as fault:
                 if not self._is_damaged(page_number, sums, past_damage=past_damage):
                     raise
-                if past_damage:  # else its sum tells, and `PageSums.check` says so
+                if past_damage:  # otherwise `PageSums.check` reports its sum
                     text = "%s: data page %d is damaged and not served: %s"
                     _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
         self.is_walked = is_whole and not self.damaged
 
     def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None, *, past_damage: bool) -> bool:
-        """Return whether a page that cannot be followed is a damaged full page; note it as `damaged`."""
+        """Return whether an unwalkable page is a damaged full page; note it as `damaged`."""
         if page_number >= self.full_count:
             return False
         table = self.tables.get_table(page_number)
@@ -247,7 +246,7 @@ class StreamFile:
         return is_damaged
 
     def load_index(self) -> None:
-        """Load the pages anew, while readers continue with the old index.
+        """Load the pages anew; readers continue with the old index meanwhile.
 
         Raises:
             EntriesDisagree: as `load`.
@@ -290,8 +289,7 @@ class StreamFile:
         """Walk a used page, keep its table, and return the walk.
 
         Args:
-            page_number: of the page.
-            is_checked: False accepts a page with a wrong checksum if its entries can be followed.
+            is_checked: False accepts a page with a wrong checksum and walkable entries.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -323,17 +321,17 @@ class StreamFile:
         return walk
 
     def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
-        """Stop serving a full page whose entries cannot be followed, unless the stream was truncated."""
+        """Stop serving an unwalkable full page, unless the stream was truncated."""
         with self.sums.lock, self.changes.lock:
             if self.index is index:
                 self.sums.found_fault(page_number, fault)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole; also of an unchecked page."""
+        """Read bytes of committed entries, each of them whole; the page may be unchecked."""
         return self.changes.read(self.disk, size, offset)
 
     def read_checked(self, size: int, offset: int) -> bytes:
-        """Read the same from one page that passed its check.
+        """Read the same from one page after its check.
 
         Raises:
             PageDamaged: the page does not fit its checksum.
@@ -349,7 +347,7 @@ class StreamFile:
             is_checked: see `walk`.
 
         Raises:
-            EntryNotFound: the stream was truncated meanwhile, before that entry.
+            EntryNotFound: the stream was truncated before that entry meanwhile.
             EntriesDisagree: the file is shorter than its header says.
         """
         data = self.read_checked(size, offset) if is_checked else self.read(size, offset)
@@ -370,10 +368,10 @@ class StreamFile:
         return self.walk(page_number).checkpoints if stored is None else stored.checkpoints
 
     def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
-        """Return the stored table of a full page; None without one that agrees with the page.
+        """Return the stored table of a full page, if it agrees with the page.
 
         The page must confirm the numbers, and its entries after the last checkpoint must lead exactly to the
-        end of its data. What lies between checkpoints is confirmed when used.
+        end of its data. Entries between checkpoints are confirmed when used.
         """
         committed = self.committed
         if page_number + 1 >= pages_used(committed.total_length) or page_number in self.damaged:
@@ -422,7 +420,7 @@ class StreamFile:
         return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
 
     def length_without(self, number: int) -> int:
-        """Return the `total_length` of the stream before entry `number`: the end of the entry before it."""
+        """Return the `total_length` before entry `number`: the end of the entry before it."""
         offset = self.offset_of(number)
         if offset == HEADER_PAGE_SIZE:
             return offset
@@ -436,19 +434,17 @@ class StreamFile:
 
         Raises:
             EntryNotFound: there are fewer entries.
-            EntriesDisagree: a page that had to be walked is damaged.
+            EntriesDisagree: a page on the way is damaged.
         """
         total_length, total_entries = self.totals
         if count != total_entries:
             total_length = self.length_without(count)
-        return fingerprint_of(self.header(Committed(total_length, count)), self.read)
+        return fingerprint_of(
+            self.header(Committed(total_length, count)), partial(self.changes.read, self.disk)
+        )
 
     def data_end(self, page_number: int, limit: int) -> int:
-        """Return the offset just past the last entry of a page, as far as `limit`.
-
-        Args:
-            limit: an offset at which an entry ends, at most the committed `total_length`.
-        """
+        """Return the offset just past the last entry of a page, as far as `limit`, an entry's end."""
         if limit < page_end(page_number):
             return limit
         index = self.index
@@ -492,7 +488,7 @@ class StreamFile:
         return decode_entry(data, position)
 
     def read_with_event(self, number: int) -> tuple[Entry, Entry]:
-        """Return entry `number`, and the first after it that is no bookmark, or else the last entry.
+        """Return entry `number`, and the first one after it that is no bookmark, else the last entry.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -519,8 +515,8 @@ class StreamFile:
     def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
         """Return the answer to a query during which the stream was not truncated.
 
-        A truncation replaces the index before it touches the bytes. Behind it, bytes may be zeros or of other
-        entries, and a sound file may look damaged.
+        A truncation replaces the index before it touches the bytes. Queries behind its end may meet zeros or
+        other entries, so a sound file may look damaged.
         """
         while True:
             index = self.index
@@ -544,14 +540,13 @@ class StreamFile:
         try:
             return self._find_on(page_number, number, committed, index)
         except EntriesDisagree:
-            # Perhaps only the stored table is wrong; a walk tells, and replaces it.
+            # Perhaps only the stored table is wrong; a walk replaces it.
             self.walk(page_number)
             return self._find_on(page_number, number, committed, index)
 
     def _find_on(
         self, page_number: int, number: int, committed: Committed, index: PageIndex
     ) -> tuple[int, bytes, int]:
-        """Find an entry on its page, following the chain of lengths between two checkpoints."""
         start = page_start(page_number)
         table = self._checkpoints(page_number, index)
         near, position, following = index.nearest(page_number, table, number)
@@ -565,7 +560,7 @@ class StreamFile:
         return start + position + found, data, found
 
     def entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
-        """Yield the entries from `from_number` up to, not including, `to_number`; None: all committed ones.
+        """Yield the entries from `from_number` up to, not including, `to_number` (None: the committed end).
 
         Raises:
             BadEntryRange: not 0 <= from <= to <= committed entries.
@@ -604,10 +599,8 @@ class StreamFile:
         """Read from entry `number` on; for `_settled`.
 
         Args:
-            number: of the entry.
-            place: the index that found it, its offset, and where its page's data ends. It is looked up again
-                after a truncation, and at the end of a page.
-            size_wanted: in bytes.
+            place: the index that found it, its offset, and the end of its page's data. A truncation or a page
+                end needs a new lookup.
 
         Returns:
             Its place, and the bytes.
@@ -620,10 +613,10 @@ class StreamFile:
         return (index, offset, end), self._read_whole(min(end - offset, size_wanted), offset, number)
 
     def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
-        """Return the types and the data of committed entries of one page, from entry `number` on.
+        """Return types and data of committed entries of one page, from entry `number` on.
 
-        At least one entry; no further ones once their data has `size_wanted` bytes. For readers of many
-        entries, to whom an object for each costs more than its data.
+        At least one entry, and no further ones once their data has `size_wanted` bytes. Readers of many
+        entries save an object for each.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -654,7 +647,7 @@ class StreamFile:
         """Return the first offset from `offset` on where an entry begins or its page's data ends.
 
         Args:
-            offset: of a committed byte, or where the data of a page or of the stream ends.
+            offset: of a committed byte, or the end of a page's or the stream's data.
         """
         total_length = self.committed.total_length
         page_number = page_number_of(offset)

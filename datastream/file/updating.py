@@ -3,14 +3,13 @@
 The committing thread does both, between two operations; `concurrent_changes.py` says what readers see.
 
 An update writes the blocks of 4,096 bytes around the entry. First it flushes a record of their new contents
-into the bookmark DB, from which opening finishes what a crash left half-written. Streams may share a folder,
-so a record counts only for its own stream, by its fingerprint, and if each sector of the blocks is old, new,
-or zero as in the hole made for it. (A crash during the write plus the loss of the folder cannot be
-recovered.)
+into the bookmark DB, from which opening finishes an interrupted update. Streams may share a folder, so a
+record counts only for its own stream, by its fingerprint, and if each sector of the blocks is old, new, or
+zero as in the hole made for it. (Nothing recovers a crash during the write plus the loss of the folder.)
 
 A truncation is a commit of fewer entries: the header is the commit point. Bookmarks of dropped entries point
-at their newest remaining entry again, which is searched before, from the end. The index is written first:
-one that covers more than the header counts would say that the header went back.
+at their newest remaining entry again, searched backwards in advance. The index is written first: covering
+more than the header counts, it would say that the header went back.
 
 Source: docs/spec/stream-file.md section 2.
 """
@@ -63,8 +62,8 @@ _MARK = b"\xff" * 8
 _RECORD = struct.Struct(f">{len(_MARK)}s{FINGERPRINT_SIZE}sQ")
 """_MARK, fingerprint without the blocks, offset of the blocks; then their new and their old bytes."""
 _EARLIER_RECORD = struct.Struct(">QQQ")
-"""The record of earlier versions: total_length (never _MARK), total_entries, offset of the blocks; then their
-new bytes."""
+"""The record of earlier versions: total_length (never _MARK), total_entries, offset of the blocks; their new
+bytes."""
 
 
 class UpdateStep(Enum):
@@ -124,13 +123,7 @@ class _Unfinished:
 
 
 class Changer:
-    """Updates and truncates a stream; used by the thread that commits.
-
-    Args:
-        file: loaded.
-        bookmarks: its index.
-        appender: its writer.
-    """
+    """Updates and truncates a stream; used by the thread that commits."""
 
     def __init__(self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender) -> None:
         self._file = file
@@ -165,7 +158,7 @@ class Changer:
         Raises:
             EntryNotFound: no such entry.
             UpdateTypeDiffers, UpdateSizeDiffers: not its committed type and length.
-            CommitFailed: the disk or the DB refused before the update was safe; the entry is as it was.
+            CommitFailed: the disk or the DB refused before the update was safe; the entry is unchanged.
         """
         entry = self._file.read_entry(number)
         if entry_type != entry.type:
@@ -177,7 +170,7 @@ class Changer:
         offset = self._file.offset_of(number)
         end = offset + ENTRY_HEAD_SIZE + len(data)
         bookmarks = self._bookmarks_after_update(number, entry.data, data) if entry.is_bookmark else {}
-        # Before the blocks are read: leftovers of a failed commit in the last block would come back.
+        # Before the blocks are read, or leftovers of a failed commit in the last block would come back.
         self._flush()
         start = offset - offset % _BLOCK_SIZE
         before = self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start)
@@ -192,7 +185,7 @@ class Changer:
         try:
             self._finish(unfinished)
         except (OSError, BookmarksUnavailable) as error:
-            # The record keeps it, and readers get it from memory.
+            # The record keeps it, and memory serves it.
             _logger.error(
                 "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
             )
@@ -207,9 +200,9 @@ class Changer:
             raise CommitFailed(self._file.path, UpdateStep.FLUSH.value, error) from error
 
     def _record(self, patch: Patch, before: bytes) -> None:
-        """Do step 2: behind it the update happens, whatever comes.
+        """Do step 2: from here on, the update happens.
 
-        Until the caller notes that, the record counts as one that must not be followed.
+        Until the caller notes that, the record must not be followed.
         """
         file = self._file
         hole = (patch.offset, patch.end)
@@ -222,14 +215,14 @@ class Changer:
             raise CommitFailed(self._file.path, UpdateStep.RECORD.value, OSError(str(error))) from error
 
     def _finish(self, unfinished: _Unfinished) -> None:
-        """Do steps 3 to 6, again after an interruption."""
+        """Do steps 3 to 6; after an interruption, again."""
         patch, committed = unfinished.patch, self._file.committed
         with self._file.sums.lock:
             self._file.sums.put_sum(page_number_of(patch.offset), unfinished.page_sum)
             if self._file.changes.patch is not patch:
                 self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
-        # In memory, so the update stands even if the disk refuses the blocks. Also without bookmarks: the
-        # index may know the stream by this entry.
+        # In memory, so the update stands even if the disk refuses the blocks. Also without bookmarks: this
+        # entry may identify the stream to the index.
         pages = pages_used(committed.total_length)
         self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
         self._write(patch)
@@ -255,7 +248,6 @@ class Changer:
             raise
 
     def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
-        """Return where the old and the new bookmark of entry `number` point after the update."""
         corrected: dict[bytes, int | None] = {}
         pointed = self._bookmarks.get(new)
         if pointed is None or pointed < number:
@@ -267,15 +259,15 @@ class Changer:
     # --- truncating --------------------------------------------------------------------------------------
 
     def truncate(self, number: int) -> Committed:
-        """Drop the entries from `number` on; return the new totals, which readers see already.
+        """Drop the entries from `number` on; return the new totals, which readers already see.
 
-        The caller does step 6, `Appender.clear_dropped`, behind it: dropped entries on their way to clients
-        then become zeros.
+        The caller then does step 6, `Appender.clear_dropped`: dropped entries on their way to clients become
+        zeros.
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
-            EntriesDisagree: a page that must be walked is damaged; nothing was changed.
-            CommitFailed: the index or the disk refused before the commit point; the stream is as it was.
+            EntriesDisagree: a page on the way is damaged; nothing was changed.
+            CommitFailed: the index or the disk refused before the commit point; the stream is unchanged.
         """
         file, old = self._file, self._file.committed
         if not 0 <= number <= old.total_entries:
@@ -306,8 +298,7 @@ class Changer:
         return new
 
     def _correct_index(self, bookmarks: dict[bytes, int | None], number: int, pages_kept: int) -> None:
-        """Do step 1."""
-        # The last kept page may be filled again with other entries.
+        # The last kept page may get other entries.
         self._bookmarks.correct(bookmarks, number, max(pages_kept - 1, 0))
         try:
             self._bookmarks.write_pending()
@@ -315,7 +306,6 @@ class Changer:
             raise CommitFailed(self._file.path, "1 index", OSError(str(error))) from error
 
     def _bookmarks_from(self, number: int) -> dict[bytes, int]:
-        """Return the bookmarks among the entries from `number` on, each with its newest entry."""
         index = self._file.index
         return {
             bookmark: entry_number
@@ -326,7 +316,6 @@ class Changer:
         }
 
     def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
-        """Return each bookmark's newest entry below `number`, walking backwards."""
         newest: dict[bytes, int | None] = dict.fromkeys(bookmarks)
         missing = set(bookmarks)
         page_number = self._file.index.page_of_entry(number - 1) if number else -1
@@ -342,18 +331,12 @@ class Changer:
         return newest
 
     def _checkpoints_below(self, new: Committed, page_number: int) -> array[int]:
-        """Return the remaining checkpoints of the last page."""
         position_end = new.total_length - page_start(page_number)
         return array("I", [at for at in self._file.walk(page_number).checkpoints if at < position_end])
 
 
 def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch | None:
     """Return the bytes that an unfinished update must write; None if the record does not count.
-
-    Args:
-        record: from the bookmark DB.
-        header: of the stream.
-        disk: the stream file.
 
     Raises:
         OSError: the file cannot be read.
@@ -381,7 +364,7 @@ def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch 
 
 
 def _earlier_record_for(record: bytes, header: StreamHeader, size: int) -> Patch | None:
-    """Return the same for a record of an earlier version, which names its stream by totals alone."""
+    """Return the same for an earlier version's record, which names its stream by totals alone."""
     if len(record) < _EARLIER_RECORD.size:
         return None
     total_length, total_entries, offset = _EARLIER_RECORD.unpack_from(record)
@@ -395,7 +378,7 @@ def _earlier_record_for(record: bytes, header: StreamHeader, size: int) -> Patch
 def is_kept_for_another(record: bytes | None) -> bool:
     """Return whether a record that does not count must outlive the index, for its own stream.
 
-    A record of an earlier version must not: with the right totals it would count for any stream.
+    An earlier version's record must not: with the right totals it would count for any stream.
     """
     return record is not None and record.startswith(_MARK)
 

@@ -7,8 +7,8 @@
     core.receive_end()              the client will send nothing more
 
 The caller performs effects in order and asks for the next command only when the last answer is on its way, so
-a client has at most one answer waiting. The caller decides nothing about the protocol. The core sees the
-stream as a `StreamView`.
+a client has at most one answer waiting. The core decides everything about the protocol, and sees the stream
+as a `StreamView`.
 
 Source: docs/spec/stream-file.md section 4. Cells that the public text leaves open follow the Go server: [go].
 """
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 ANSWER_COPY_BYTES_MAX = 4_096
-"""Longest answer to Entry or Bookmark that is held in memory; longer ones are sent from the file."""
+"""Longest answer to Entry or Bookmark that memory holds; longer ones are sent from the file."""
 
 OnCommandError = Literal["close", "keep"]
 _HEAD = struct.Struct(">QQ")
@@ -146,17 +146,14 @@ REPLIES: dict[ClientState, dict[Command, Reply]] = {
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these bytes; while streaming, behind the entry under way."""
+    """Send these bytes; while streaming, behind the current entry."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SendRange:
-    """Send these committed bytes of the file, the rest of a long answer.
-
-    So a client that asks for long entries and does not read them costs no memory.
-    """
+    """Send these committed bytes of the file, the rest of a long answer, which memory does not hold."""
 
     offset: int
     size: int
@@ -172,12 +169,12 @@ class StartStream:
 
 @dataclass(frozen=True, slots=True)
 class StopStream:
-    """Stop streaming behind the entry under way."""
+    """Stop streaming behind the current entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndAfterCatchUp:
-    """Stream what is committed now, then close: the client has closed its sending side."""
+    """Stream everything committed now, then close: the client has closed its sending side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +224,6 @@ class CommandCore:
     """The protocol of one client connection.
 
     Args:
-        view: the stream.
         stream_type: what every request must name.
         on_command_error: whether a command in the wrong state closes the connection ("close", documented) or
             only returns an error ("keep", as the newest Go server does).
@@ -251,14 +247,14 @@ class CommandCore:
         self._buffer += data
 
     def receive_end(self) -> None:
-        """Note that the client closed its sending side; its commands so far are still answered."""
+        """Note that the client closed its sending side; earlier commands are still answered."""
         self._ended = True
 
     def next_effects(self) -> list[Effect] | None:
         """Return the effects of the next complete command, or of the end; None: wait for more bytes.
 
         If the view raises anything but NotFoundError and PageDamaged, the next call repeats the command.
-        Behind a `Close` or an `EndAfterCatchUp` no more follows.
+        Nothing follows a `Close` or an `EndAfterCatchUp`.
         """
         if self._closed:
             return None
@@ -304,7 +300,7 @@ class CommandCore:
                 parameter = buffer[end : end + size]
                 end += size
         effects = self._reply(command, parameter)
-        self._buffer = buffer[end:]  # behind it: the next call repeats what the stream cannot answer yet
+        self._buffer = buffer[end:]  # behind it: the next call repeats a query that failed
         return effects
 
     def _reply(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
@@ -317,7 +313,7 @@ class CommandCore:
                 error = CommandError.ALREADY_STOPPED
         if self._on_command_error == "keep":
             return self._error(error)
-        # The connection ends with this Result, so nothing is streamed behind it.
+        # The connection ends with this Result: no stream follows.
         stop: list[Effect] = [StopStream()] if self.state is ClientState.STREAMING else []
         name, text = COMMANDS[command][0], ERRORS[error][0]
         return [*stop, *self._error(error), Close(f"{name} while {self.state.name.lower()}: {text}")]
@@ -350,7 +346,6 @@ class CommandCore:
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
 
     def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:
-        """Answer an Entry or Bookmark command."""
         view = self._view
         try:
             entry = (
@@ -364,7 +359,7 @@ class CommandCore:
         except PageDamaged:  # "not found" would be wrong
             is_bookmark = isinstance(what, bytes)
             return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
-        # Only its first byte differs from what lies in the file.
+        # In the file, only its first byte differs.
         rest = SendRange(offset + 1, ENTRY_HEAD_SIZE - 1 + len(entry.data))
         return [Send(ok + bytes((PACKET_ANSWER,))), rest]
 

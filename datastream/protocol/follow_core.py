@@ -9,18 +9,15 @@
     on_failure       raises the failure if no further attempt makes sense
 
 Invariants
-  - Only the next entry is accepted, once: no gap, no repetition, whatever servers send.
-  - Before streaming, the server's version, system id, stream type, and the last entries that both have, are
-    compared.
+  - The core accepts only the next entry, once: no gap, no repetition, whatever servers send.
+  - Before streaming, it compares the server's version, system id, stream type, and the last common entries.
 
 What comes after a failure:
 
-| failure | then |
-|---|---|
-| unreachable, closed, too slow, an entry out of order | the next server; after all of them, a pause |
-| has fewer entries than were handed over | the same |
-| another stream; an unknown first bookmark | the same, and an error when all servers do so |
-| violates the protocol | as another stream, unless a server of the list has spoken it before |
+| failure | then | |---|---| | unreachable, closed, too slow, an entry out of order | the next server; after
+all of them, a pause | | has fewer entries than were handed over | the same | | another stream; an unknown
+first bookmark | the same, and an error when all servers do so | | violates the protocol | as another stream,
+unless a server of the list has spoken it before |
 
 Pauses double from `backoff_first_seconds` to `backoff_max_seconds`, less up to a half at random. They restart
 when an entry was accepted, or the stream ran for `steady_seconds`.
@@ -124,10 +121,9 @@ class FollowCore:
     Args:
         servers: addresses, in the order of preference; at least one.
         start: an entry number, a bookmark, or None for the server's end at the first connection.
-        limits: backoff and timeouts.
         random: returns a number from 0 to 1, for the pauses.
         known: entries accepted before; None keeps the last ones in memory.
-        identity: the version, system id and stream type that servers must have; None takes the first one's.
+        identity: required version, system id and stream type of servers; None takes the first one's.
     """
 
     def __init__(
@@ -169,7 +165,7 @@ class FollowCore:
         if self._tries < len(self._servers):
             return Connect(self.address)
         limits = self._limits
-        # No overflow: 2 ** 16 s is far above any longest pause that anyone sets.
+        # No overflow: 2 ** 16 s is far above any longest pause.
         pause = min(limits.backoff_first_seconds * 2 ** min(self._pauses, 16), limits.backoff_max_seconds)
         self._pauses += 1
         self._tries = 0
@@ -221,7 +217,7 @@ class FollowCore:
         self._wrong.clear()
 
     def accept(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], EntryOutOfOrder | None]:
-        """Return the streamed entries that are next in order, and what is wrong behind them."""
+        """Return the streamed entries that are next in order, and the fault behind them."""
         if self.number_next is None and entries:
             first = entries[0]
             if not first.is_bookmark or first.data != self._bookmark:
@@ -243,7 +239,7 @@ class FollowCore:
         return good, EntryOutOfOrder(f"entry {entries[len(good)].number}", f"entry {expected}")
 
     def resume_at(self, number: int) -> None:
-        """Go back to an entry: those from there on could not be kept."""
+        """Go back to an entry that could not be kept."""
         assert self.number_next is not None
         assert number <= self.number_next
         self.number_next = number
@@ -252,7 +248,7 @@ class FollowCore:
         """Note that the attempt or the stream failed.
 
         Raises:
-            RemoteError: the error itself, if every server of the list has another stream.
+            RemoteError: the error itself, if every server has another stream.
         """
         if self._started_at is not None and now - self._started_at >= self._limits.steady_seconds:
             self._pauses = 0
@@ -279,18 +275,16 @@ class FollowCore:
 
 
 def _text_of(entry: Entry) -> str:
-    """Describe an entry for an error, long ones by their beginning."""
     shown = entry.data[:16].hex() + ("…" if len(entry.data) > 16 else "")
     return f"number {entry.number}, type {entry.type:#x}, {len(entry.data)} bytes {shown}".rstrip()
 
 
 class FollowerBase:
-    """The common part of both followers: all but the waiting.
+    """The part that both followers share: everything but the waiting.
 
     Args:
         servers, known, identity, rng: as in `FollowCore`.
         from_entry, from_bookmark: where to begin; a bookmark goes before an entry.
-        stream_type: named in every command.
         limits: backoff and timeouts; None: the defaults.
         now: a clock in seconds.
     """
@@ -328,7 +322,7 @@ class FollowerBase:
         return self._core.address
 
     def _failure_text(self, error: Exception) -> str:
-        """Tell the core that the connection failed, which may raise; return a line for the log."""
+        """Report the failure to the core, which may raise; return a line for the log."""
         host, port = self._core.address
         self._core.on_failure(error, self._now())
         return f"{host}:{port}: {error}"

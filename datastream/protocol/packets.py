@@ -123,7 +123,6 @@ class PacketReader:
 
 
 def _decode(packet_type: int, data: bytes) -> Packet:
-    """Decode a whole packet other than a streamed entry."""
     if packet_type == PACKET_RESULT:
         _, _, error_number = _RESULT_HEAD.unpack_from(data)
         return Result(error_number, data[_RESULT_HEAD.size :].decode("ascii", "replace"))

@@ -1,13 +1,13 @@
 """One client of the TCP server: a socket, the command core, and an offset into the file.
 
-What goes out, in order; each waits until the one before is with the kernel:
+Output goes in this order; each waits until the kernel has the one before:
 
     1  the queue: the rest of the entry that is under way (a Result may not cut an entry), then the answer to
        the last command; no further command is read until it is out
     2  while streaming, committed bytes from the client's offset on, page by page, never padding
 
 History and live tail are the same: send what is committed, then wait for the next commit. A client that does
-not read costs no more memory than one that does: only short answers are held as bytes.
+not read costs no more memory than one that does: memory holds only short answers.
 
 A client's slot on the event loop is limited: COMMANDS_PER_SLOT, and a share of SEND_BYTES_PER_ITERATION.
 
@@ -34,7 +34,7 @@ from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
-from sluice.datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
+from sluice.datastream.limits import RECEIVE_BYTES, ServerLimits
 from sluice.datastream.protocol.commands import (
     Close,
     CommandCore,
@@ -58,28 +58,28 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 CHECK_AHEAD_PAGES = 3
-"""Pages checked ahead of the one that a client reads: a client that takes history reads them next."""
+"""Pages checked ahead of the one that a client reads, since it reads them next."""
 CHECK_THREADS = 4
-"""Threads that check pages at their first touch: clients on a slow disk do not wait for each other."""
+"""Threads that check pages at first touch: clients on a slow disk do not wait for each other."""
 COMMANDS_PER_SLOT = 32
-"""Commands of one client that are answered in one slot."""
+"""Commands of one client that one slot answers."""
 LINGER_BYTES_MAX = 1 << 16
 """Bytes that a closing connection reads and drops."""
 LINGER_FIRST_SECONDS = 0.02
-"""The first wait of a closing connection for its client to have everything; each further one doubles."""
+"""First wait of a closing connection for its client; each further one doubles."""
 LINGER_STALL_SECONDS = 60.0
 """The write timeout of a closing connection if the server has none."""
 SEND_BYTES_PER_ITERATION = 24 << 20
 """Bytes sent to all clients that take history, in one iteration of the event loop; about 10 ms.
 
-More clients get shorter slots. With whole pages for each, a hundred of them delayed live clients by 100
-ms."""
+More clients get shorter slots: a whole page for each of a hundred delayed live clients by 100 ms.
+"""
 SEND_BYTES_PER_SLOT = 1 << 20
 """Most bytes sent to one client in one slot: one data page."""
 SEND_BYTES_PER_SLOT_MIN = 1 << 16
-"""Bytes of the shortest slot; below it, switching would cost more than sending."""
+"""Bytes of the shortest slot; below it, switching costs more than sending."""
 TAIL_BYTES_MAX = 1 << 16
-"""Most live bytes that are read once for all waiting clients; more are sent from the file."""
+"""Most live bytes read once for all waiting clients; more are sent from the file."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _INT = struct.Struct("i")
@@ -94,9 +94,9 @@ WhenDone = Callable[[Exception | None], None]
 class LiveTail:
     """The newest committed bytes, read once for all the clients that wait for them.
 
-    A thousand live clients stand at the same offset, and one `pread` with a `send` to each is quicker than a
-    `sendfile` to each. Shared is only a short range that ends at the committed length and lies on one page.
-    The server makes one for each iteration of wake-ups.
+    Live clients stand at the same offset: for a thousand of them, one `pread` and a `send` to each beat a
+    `sendfile` to each. The range is short, ends at the committed length and lies on one page. Each iteration
+    of wake-ups has its own.
     """
 
     __slots__ = ("_ranges", "_streamer", "limit")
@@ -110,7 +110,7 @@ class LiveTail:
     def after(self, position: int) -> tuple[int, bytes] | None:
         """Return (offset, bytes) of all that a client at `position` lacks; None: use `sendfile`.
 
-        The offset is `position`, or the start of the next page when what is between is padding.
+        The offset is `position`, or the start of the next page if only padding lies between.
 
         Raises:
             EntriesDisagree: the page is damaged.
@@ -140,12 +140,8 @@ class LiveTail:
 class FirstTouch:
     """Checks pages in threads at their first touch.
 
-    A client that reads an unchecked page waits for the check; all others continue. The next pages are checked
-    ahead. Runs in the event loop's thread; `page_sums.py` has the checks.
-
-    Args:
-        sums: of the stream.
-        loop: the event loop.
+    A client of an unchecked page waits for the check; all others continue. The next pages are checked ahead.
+    Runs in the event loop's thread; `page_sums.py` has the checks.
     """
 
     def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
@@ -155,10 +151,9 @@ class FirstTouch:
         self._waiting: dict[int, list[WhenDone]] = {}
 
     def check(self, page_number: int, when_done: WhenDone) -> None:
-        """Check a page, call back when that is done, and check the next pages.
+        """Check a page, call back, and check the next pages.
 
         Args:
-            page_number: of a page that is full.
             when_done: called with None, or with the reason why the page cannot be checked.
         """
         self._begin(page_number).append(when_done)
@@ -174,12 +169,11 @@ class FirstTouch:
         return waiting
 
     def _check(self, page_number: int) -> None:
-        """Check a page, in a thread."""
         failure: Exception | None = None
         try:
             self._sums.check(page_number)
         except PageDamaged:
-            pass  # the sums know, and have logged it
+            pass  # the sums have logged it; a bug of ours must reach the waiting clients, too
         except Exception as error:  # also a bug of ours: whoever waits must hear of it
             failure = error
         try:
@@ -210,7 +204,7 @@ class ServerContext:
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
-    """How many clients wait for room in their socket, or for their next slot."""
+    """Number of clients that wait for room in their socket, or for their next slot."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The length to which the stream was truncated; clients past it must be reset."""
@@ -218,7 +212,6 @@ class ServerContext:
     """Checks pages at their first touch."""
 
     def __post_init__(self) -> None:
-        """Make the threads that check pages."""
         self.first_touch = FirstTouch(self.streamer.sums, self.loop)
 
     def slot_bytes(self) -> int:
@@ -239,7 +232,6 @@ class Connection:
     """A connected client.
 
     Args:
-        context: what it shares with the others.
         sock: connected and non-blocking.
         peer: the client's address and port, for the log.
         party: its network address, by which log lines are counted (`extra={"caused_by": …}`).
@@ -279,11 +271,11 @@ class Connection:
         self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
         self._sender = streamer.range_sender()
         self._queue: list[bytes | SendRange] = []
-        """Bytes to be sent before anything else."""
+        """Bytes to send before anything else."""
         self._position = _NONE
         """Offset of the next byte to stream; _NONE when not streaming."""
         self._reached = 0
-        """The highest offset sent from the file, apart from the current stream."""
+        """The highest offset sent from the file before the current stream."""
         self._streaming = False
         self._end_at = _NONE
         """Stream up to here, then close."""
@@ -298,7 +290,7 @@ class Connection:
         """Bytes that may still be sent in this slot."""
         self._slot_commands = 0
         self._unacknowledged = 0
-        """Bytes that the client's host had not acknowledged at the last look, plus those sent since."""
+        """Bytes that the client's host had not acknowledged at the last sweep, plus those sent since."""
         self._progress_at = self.active_at = context.loop.time()
         self._watch(want_read=True, want_write=False)
 
@@ -318,7 +310,7 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
-        # Not only when the kernel refuses bytes: live entries for a dead host fill its buffer slowly.
+        # Also while the kernel takes bytes: live entries for a dead host fill its buffer slowly.
         if self._unacknowledged:
             self._look_for_progress(now)
         if self._unacknowledged and 0 < limits.write_timeout_seconds < now - self._progress_at:
@@ -331,16 +323,16 @@ class Connection:
             self.close()
 
     def lag_bytes(self, total_length: int) -> int:
-        """Return how far a streaming client is from the committed length, in bytes of the file, else 0."""
+        """Return a streaming client's distance from the committed length, in bytes of the file, else 0."""
         return max(0, total_length - self._position) if self._streaming else 0
 
     def close_if_past(self, offset: int) -> None:
-        """Reset a client that has, or is being sent, something at or after `offset`.
+        """Reset a client that was, or is being, sent something at or after `offset`.
 
-        Even if it was sent long ago: a socket holds pages of the file, not copies, and within one machine
-        until the client reads them. Writing to these pages changes what was sent.
+        Even if that was long ago: a socket holds pages of the file, not copies (within one machine until the
+        client reads them), so writing to these pages changes the sent bytes.
 
-        A client that has closed its sending side and is not that far gets the rest up to `offset`.
+        A client that has closed its sending side before `offset` gets the rest up to it.
         """
         if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
             _logger.warning(
@@ -350,7 +342,7 @@ class Connection:
         self._end_at = min(self._end_at, offset)
 
     def close(self) -> None:
-        """Close the connection now; a second call does nothing."""
+        """Close the connection now; idempotent."""
         if self._socket.fileno() < 0:
             return
         if self._linger is not None:
@@ -362,12 +354,11 @@ class Connection:
         self._context.forget(self)
 
     def _reset(self) -> None:
-        """Close, and drop what the kernel still holds for the client."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.close()
 
     def _guarded(self, action: Callable[..., None], *args: object) -> None:
-        """Run one event handler; any failure ends this client only."""
+        """Run one event handler; a failure ends only this client."""
         if self._socket.fileno() < 0:
             return
         this_thread.waits = False
@@ -379,7 +370,7 @@ class Connection:
             _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
             self._queue.clear()
             self._closing = True
-            self._guarded(self._end)  # what went out before is whole
+            self._guarded(self._end)  # everything before it went out whole
         except (ConnectionError, TimeoutError) as error:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
@@ -389,14 +380,13 @@ class Connection:
         except (DatastreamError, OSError) as error:
             _logger.error("client %s: closed: %s", self.peer, error, extra=self._caused)
             self.close()
-        except Exception:  # a bug of ours; the loop would call us again and again
+        except Exception:  # a bug of ours; the loop would repeat the call for ever
             _logger.exception("client %s: closed", self.peer, extra=self._caused)
             self.close()
         finally:
             this_thread.waits = True
 
     def _await_check(self, page_number: int) -> None:
-        """Pause this client until the check of a page is done."""
         self._context.waiting.discard(self)
         self._watch(want_read=False, want_write=False)
         self._context.first_touch.check(page_number, self._on_checked)
@@ -425,8 +415,8 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         if data:
-            # uvloop reports an error of a socket once and stops polling it: a reset behind these bytes would
-            # go unnoticed.
+            # uvloop reports a socket's error once and stops polling it: a reset behind these bytes would go
+            # unnoticed.
             if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise ConnectionResetError(error, os.strerror(error))
             self.active_at = self._context.loop.time()
@@ -437,7 +427,6 @@ class Connection:
         self._pump()
 
     def _run_command(self) -> bool:
-        """Run the next complete command; return whether there was one."""
         if self._end_at != _NONE:
             return False
         if not self._streaming:
@@ -473,41 +462,36 @@ class Connection:
                 self._closing = True
 
     def _finish_entry(self) -> None:
-        """Queue the rest of the entry that is under way.
+        """Queue the rest of the current entry.
 
         Raises:
-            StreamChanged: the stream was truncated before its end; an answer would cut the entry.
+            StreamChanged: a truncation dropped its end; an answer would cut the entry.
         """
         if not self._streaming:
             return
         try:
             boundary = self._context.streamer.boundary_from(self._position)
-        finally:  # behind it: what it found or failed at may be other entries
+        finally:  # behind it: its result or failure may come of other entries
             self._check_place()
         if boundary > self._position:
             self._queue.append(SendRange(self._position, boundary - self._position))
             self._position = boundary
 
     def _check_place(self) -> None:
-        """Check that no change removed the place in the stream where the client stands.
-
-        Raises:
-            StreamChanged: one did.
-        """
+        """Raise StreamChanged if a change removed the client's place in the stream."""
         context, position = self._context, self._position
         self._sender.check(position)
-        # The sender does not remember a truncation that came while live bytes were sent.
+        # The sender does not see a truncation while live bytes are sent.
         if position > min(context.cut_offset, context.streamer.committed.total_length):
             raise StreamChanged(context.streamer.path, position)
 
     # --- sending -----------------------------------------------------------------------------------------
 
     def _send_tail(self, tail: LiveTail) -> None:
-        """Send what was committed since from the bytes that all waiting clients share."""
+        """Send new committed bytes from those that all waiting clients share."""
         found = tail.after(self._position)
-        if (
-            self._position > self._context.cut_offset
-        ):  # looked at after the tail, see `StreamServer._on_commit`
+        # Looked at after the tail, see `StreamServer._on_commit`.
+        if self._position > self._context.cut_offset:
             self._reset()
             return
         if found is None:
@@ -524,10 +508,10 @@ class Connection:
         if count < len(data):
             self._pump()
         else:
-            self._sender.begin()  # at the end of an entry, earlier updates do not concern it
+            self._sender.begin()  # at an entry's end, earlier updates do not concern it
 
     def _pump(self) -> None:
-        """Send as much as the kernel takes and this slot allows; then wait for the right event."""
+        """Send as much as kernel and slot allow; then wait for the right event."""
         self._slot_bytes = self._context.slot_bytes()
         self._slot_commands = 0
         progress = self._send_all()
@@ -538,7 +522,7 @@ class Connection:
             self._context.waiting.add(self)
         else:
             self._context.waiting.discard(self)
-        # Reading stops while an answer or a command waits, so neither can pile up.
+        # Neither answers nor commands pile up: while one waits, reading stops.
         want_read = not (self._queue or self._ended or progress is _Progress.COMMANDS_LEFT)
         self._watch(want_read, want_write=progress is not _Progress.DONE)
 
@@ -561,7 +545,6 @@ class Connection:
             return progress
 
     def _send_queue(self) -> bool:
-        """Send the queue; return whether all of it went."""
         queue = self._queue
         while queue:
             piece = queue[0]
@@ -583,7 +566,6 @@ class Connection:
         return True
 
     def _send_range(self, limit: int) -> _Progress:
-        """Send the entries between the client's offset and `limit`, an offset at which an entry ends."""
         streamer = self._context.streamer
         while True:
             position = self._position
@@ -591,10 +573,10 @@ class Connection:
             end = streamer.data_end(page_number, limit) if position < limit else position
             if position >= end:
                 if position > limit:
-                    self._check_place()  # else a client would be told that it has everything
+                    self._check_place()  # otherwise a client would seem to have everything
                 if page_end(page_number) >= limit or position >= limit:
                     return _Progress.DONE
-                self._position = page_end(page_number)  # what is between is padding
+                self._position = page_end(page_number)  # only padding lies between
                 continue
             if self._slot_bytes <= 0:
                 return _Progress.SLOT_OVER
@@ -606,7 +588,6 @@ class Connection:
             self._sent(count)
 
     def _send_file(self, offset: int, size: int) -> int:
-        """Send up to `size` bytes of the file; return how many the kernel took."""
         self._context.streamer.sums.require(page_number_of(offset))
         count = self._sender.send(self._socket.fileno(), offset, size)
         if count == 0:
@@ -616,7 +597,7 @@ class Connection:
     def _sent(self, count: int) -> None:
         self._slot_bytes -= count
         self._context.bytes_sent += count
-        # Bytes that the kernel took are no sign of the client: `_look_for_progress` asks.
+        # Bytes in the kernel are no sign of the client: `_look_for_progress` asks.
         if not self._unacknowledged:
             self._progress_at = self._context.loop.time()
         self._unacknowledged += count
@@ -626,9 +607,8 @@ class Connection:
     def _end(self) -> None:
         """Close our side, then wait until the client has everything and closed its own.
 
-        Closing while bytes of the client are unread would send a reset, which can destroy the last answer.
-        And the connection counts until the kernel has delivered everything, so a client that never reads
-        cannot leave any number of them behind.
+        Closing with unread bytes of the client would send a reset, which can destroy the last answer. The
+        connection counts until the kernel has delivered everything, so non-reading clients cannot pile up.
         """
         if self._ended and not self._count_unacknowledged():
             self.close()
@@ -641,7 +621,8 @@ class Connection:
             return
         if not self._ended:
             self._watch(want_read=True, want_write=False)
-        self._wait_for_linger(LINGER_FIRST_SECONDS, self._context.loop.time() + LINGER_SECONDS)
+        until = self._context.loop.time() + self._context.limits.linger_seconds
+        self._wait_for_linger(LINGER_FIRST_SECONDS, until)
 
     def _drop_input(self) -> None:
         try:
@@ -662,7 +643,6 @@ class Connection:
         self._linger = self._context.loop.call_later(delay, self._on_linger_timer, delay, until)
 
     def _look_at_linger(self, delay: float, until: float) -> None:
-        """Close the connection if its client has everything; else look again later."""
         now = self._context.loop.time()
         if self._has_all():
             if self._ended or now >= until:
@@ -675,17 +655,17 @@ class Connection:
                 _logger.info(text, self.peer, extra=self._caused)
                 self._reset()
                 return
-        self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)
+        self._wait_for_linger(min(2 * delay, self._context.limits.linger_seconds), until)
 
     def _has_all(self) -> bool:
         """Return whether the client's host has everything; our FIN counts as one byte."""
         return self._count_unacknowledged() <= 1
 
     def _look_for_progress(self, now: float) -> None:
-        """Note whether the client's host took bytes since the last look.
+        """Note whether the client's host took bytes since the last call.
 
-        The kernel reports room only when a third of its buffer is free: behind a slow line, seconds after the
-        client took its first bytes.
+        The kernel reports room only when a third of its buffer is free: behind a slow line, that is seconds
+        after the client took its first bytes.
         """
         count = self._count_unacknowledged()
         if count < self._unacknowledged:
@@ -693,13 +673,12 @@ class Connection:
         self._unacknowledged = count
 
     def _count_unacknowledged(self) -> int:
-        """Return how many bytes the client's host has not acknowledged."""
         count: int
         (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
         return count
 
     def _watch(self, want_read: bool, want_write: bool) -> None:
-        """Tell the event loop what we wait for: commands, room to send."""
+        """Tell the event loop what to wait for: commands, room to send."""
         loop, fd = self._context.loop, self._socket.fileno()
         if want_read and not self._reading:
             loop.add_reader(fd, self._on_readable)

@@ -1,8 +1,8 @@
 """File descriptors: how many this process may have, and which of them clients may take.
 
-Every client takes one. Without a bound below the limit of the process (`ulimit -n`, often 1,024), clients
-could take the last, and leave none for LevelDB, publishers or logs. A new descriptor has the lowest free
-number, so a high number means that few are left.
+Every client takes one. Near the limit of the process (`ulimit -n`, often 1,024), clients could leave none for
+LevelDB, publishers or logs. A new descriptor has the lowest free number, so a high number means that few are
+left.
 
 Source: datastream/README.md, "Limits".
 """
@@ -24,7 +24,7 @@ def descriptors_max() -> int | None:
 
 
 def raise_descriptors_max() -> None:
-    """Raise the limit as far as allowed; for a program's start, before its threads.
+    """Raise the limit as far as allowed; call this at a program's start, before its threads.
 
     The low limit is for programs that use select(2).
     """
@@ -36,7 +36,7 @@ def raise_descriptors_max() -> None:
 def client_descriptors_end() -> int | None:
     """Return the first descriptor that no client may have; None: no limit.
 
-    SPARE_DESCRIPTORS are kept, half of all where there are few.
+    SPARE_DESCRIPTORS are kept, or half of all if there are few.
     """
     most = descriptors_max()
     return None if most is None else max(most - SPARE_DESCRIPTORS, most // 2)

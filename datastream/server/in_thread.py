@@ -1,7 +1,7 @@
 """Work in a thread that an event loop waits for even when the task is cancelled; opening a stream that way.
 
-Nothing is closed under a working thread. Yet a program ends soon: a cancelled opening of a large file, whose
-index is being rebuilt, stops at the next page.
+Nothing is closed under a working thread. Yet a program ends soon: a cancelled opening that rebuilds the index
+of a large file stops at the next page.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def finish(work: Callable[[], T], abandon: Callable[[], object] = lambda: 
     """Do work in a thread, and wait for its end even when cancelled, however often.
 
     Args:
-        work: to be done.
-        abandon: called when cancelled; tells the work to end soon.
+        work: the call.
+        abandon: called when cancelled; asks the work to end soon.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -1,14 +1,14 @@
 """The places of a server's clients. When all are taken, the address with most clients gives one up. Pure.
 
-Otherwise one host could take all places and shut out everybody else.
+Otherwise one host could take all places.
 
     all places are taken, and the newcomer's address      gives way to the newcomer
     has fewer than another, counting the newcomer         a client of the address with most clients
     else, `spares` "old"                                  nobody: the newcomer is refused
     else, `spares` "new"                                  the oldest client of its own address
 
-A server spares old clients if clients stay, as readers of a stream do; it spares new clients if clients ask
-and go: then the oldest holds its place without asking.
+Spare old clients if clients stay, like readers of a stream; spare new ones if clients ask and go: an old one
+then holds its place without asking.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Places(Generic[Client]):
     """The clients of a server, counted by address.
 
     Args:
-        count_max: the number of places.
         spares: which clients of one address stay.
     """
 
@@ -42,7 +41,6 @@ class Places(Generic[Client]):
         """The most clients of one address."""
 
     def __len__(self) -> int:
-        """Return the number of clients."""
         return len(self._address_of)
 
     def clients(self) -> list[Client]:
@@ -73,7 +71,7 @@ class Places(Generic[Client]):
         self._count(address, len(crowd) - 1, len(crowd))
 
     def remove(self, client: Client) -> None:
-        """Remove a client; a second call does nothing."""
+        """Remove a client; idempotent."""
         address = self._address_of.pop(client, None)
         if address is None:
             return

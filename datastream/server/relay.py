@@ -6,16 +6,16 @@
 Invariants
   - The relay's entries are the master's, with the same numbers, in the same order. So its data pages equal
     the master's byte by byte, as far as it has come. So do version, system id and stream type.
-  - On every connection, the last entries that both have are compared first. A master with another stream is
-    refused, and nothing is changed.
+  - Each connection first compares the last entries that both have. It refuses a master with another stream,
+    and changes nothing.
   - Killed at any moment, it continues after its last committed entry.
 
-The TCP stream does not mark atomic operations. The relay commits the whole entries that have arrived as one
-operation, flushed before its clients see it. So a Header, Entry or Bookmark command to a relay may see the
-first entries of a master's operation before the others; a client that streams sees no difference.
+The TCP stream does not mark atomic operations. The relay commits the arrived whole entries as one operation,
+flushed before its clients see it. So a Header, Entry or Bookmark command to a relay may see part of a
+master's operation; a streaming client sees no difference.
 
-The relay does not notice an entry that the master updates later, unless it is one of the last. A truncated
-master is behind until it has grown again, and refused if it has other entries then.
+Of the master's later updates the relay notices only those of the last entries. A truncated master is behind
+until it has grown again, and refused if it then has other entries.
 
 A thin shell around `follower.py`, `streamer.py` and `server.py`.
 
@@ -61,7 +61,6 @@ class _FileEntries:
         self._streamer = streamer
 
     def before(self, number: int) -> Sequence[Entry]:
-        """Return the last committed entries below `number`."""
         end = min(number, self._streamer.committed.total_entries)
         return list(self._streamer.read_entries(max(0, end - COMPARED_ENTRIES_COUNT), end))
 
@@ -73,10 +72,9 @@ class Relay:
     """Relays a stream; see the module.
 
     Args:
-        masters: (host, port) of each server that has the stream, in the order of preference; relays too.
-        path: the relay's stream file; made, with the master's version and system id, when it is not there.
+        masters: (host, port) of the stream's servers, in the order of preference; relays too.
+        path: the relay's stream file; a missing one is made with the master's version and system id.
         host, port: where it serves its clients; port 0 takes a free one, see `address`.
-        stream_type: of the stream.
         follow_limits, server_limits, on_command_error: as in `StreamFollower` and `StreamServer`.
         sleep: pauses in seconds (tests).
     """
@@ -153,7 +151,6 @@ class Relay:
                     self._streamer.close()
 
     async def _open(self, header: StreamHeader | None) -> DataStreamer:
-        """Open the file; a new one gets version and system id of the master's header."""
         version, system_id = (1, 137) if header is None else (header.version, header.system_id)
         self._streamer = await open_in_thread(
             self._path, stream_type=self._stream_type, version=version, system_id=system_id
@@ -180,7 +177,6 @@ class Relay:
         self.started.set()
 
     async def _heal(self, streamer: DataStreamer) -> None:
-        """Heal damaged pages from a master, until cancelled."""
         sums, changed, loop = streamer.sums, asyncio.Event(), asyncio.get_running_loop()
 
         def on_change() -> None:
@@ -194,13 +190,12 @@ class Relay:
                 for master in self._masters:
                     if await self._heal_from(master, sums, page_number):
                         break
-            # Try failed pages again later; see to new ones at once.
+            # Retry failed pages later, new ones at once.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEAL_PAUSE_SECONDS if sums.bad else None):
                     await changed.wait()
 
     async def _heal_from(self, master: Address, sums: PageSums, page_number: int) -> bool:
-        """Rebuild a page from a master's entries and write it if it fits its sum; return whether it did."""
         first, end = sums.entry_range(page_number)
         group = OperationGroup((page_start(page_number), first), PAGE_SIZE)
         group.begin()
@@ -236,7 +231,6 @@ class Relay:
 
 
 def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
-    """Commit entries that follow the last committed one."""
     assert entries[0].number == streamer.committed.total_entries
     streamer.start_atomic_op()
     for entry in entries:

@@ -1,7 +1,7 @@
 """The TCP server of a stream: accepts clients, wakes them after commits, enforces timeouts.
 
     commit, any thread -> _on_commit -> (one call into the loop, however many commits) -> _wake
-    _wake: WAKES_PER_SLOT waiting clients at a time get what was committed; other events run in between
+    _wake: `wakes_per_slot` waiting clients at a time get what was committed; other events run in between
 
 Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
 Each client is a `Connection`; the protocol is in `commands.py`.
@@ -31,20 +31,12 @@ __all__ = ["StreamServer"]
 
 _logger = logging.getLogger(__name__)
 
-ACCEPT_BATCH_COUNT = 128
-"""Connections accepted in one slot."""
-ACCEPT_PAUSE_SECONDS = 0.5
-"""Pause when the process has no file descriptor left (EMFILE)."""
 KEEPALIVE_PROBES = 9
 """Unanswered keepalive probes after which a connection is dead. go: 9."""
 KEEPALIVE_SECONDS = 15
 """Silence before the first keepalive probe, and between probes. go: 15 s, by default."""
 LISTEN_BACKLOG_COUNT = 1_024
 """Connections that the kernel holds until they are accepted."""
-SWEPT_PER_SLOT = 2_048
-"""Clients whose timeouts are checked in one slot; about 3 ms when all were sent something."""
-WAKES_PER_SLOT = 512
-"""Clients woken by a commit in one slot; about 5 ms."""
 
 _CLIENT_IS_GONE = frozenset(
     {
@@ -52,7 +44,7 @@ _CLIENT_IS_GONE = frozenset(
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
     }
 )
-"""Errors of accept(2) about one client; after any other, accepting pauses."""
+"""Errors of accept(2) about one client; any other pauses accepting."""
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _REFUSED_LOG_SECONDS = 5.0
 
@@ -64,7 +56,6 @@ class StreamServer:
         streamer: an open stream; it stays open when the server closes.
         host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
-        limits: connections and timeouts.
         on_command_error: what a command in the wrong state does to the connection.
     """
 
@@ -109,7 +100,7 @@ class StreamServer:
             self._streamer, loop, self._limits, self._on_command_error, self._forget
         )
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
-        # Behind it: else an earlier commit could make a later truncation look like growth.
+        # Behind it, or an earlier commit could make a later truncation look like growth.
         self._length_seen = max(self._length_seen, self._streamer.committed.total_length)
         for listener in self._listeners:
             loop.add_reader(listener.fileno(), self._accept, listener)
@@ -151,9 +142,9 @@ class StreamServer:
         return listeners
 
     async def close(self) -> None:
-        """Stop listening and close every connection; a second call does nothing.
+        """Stop listening and close every connection; idempotent.
 
-        The kernel still delivers what it has, unless the client sent bytes that nobody read.
+        The kernel still delivers what it has, unless the client sent unread bytes.
         """
         if not self._listeners or self._context is None:
             return
@@ -170,12 +161,10 @@ class StreamServer:
         await self._context.first_touch.close()
 
     async def __aenter__(self) -> StreamServer:
-        """Start and return self."""
         await self.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Close."""
         await self.close()
 
     @property
@@ -198,7 +187,7 @@ class StreamServer:
 
     @property
     def lag_bytes(self) -> int:
-        """The distance of the slowest streaming client from the committed length, in bytes of the file."""
+        """The distance of the slowest streaming client from the committed length, in bytes."""
         total_length = self._streamer.committed.total_length
         return max((one.lag_bytes(total_length) for one in self._connections), default=0)
 
@@ -206,7 +195,7 @@ class StreamServer:
 
     def _accept(self, listener: socket.socket) -> None:
         assert self._context is not None
-        for _ in range(ACCEPT_BATCH_COUNT):
+        for _ in range(self._limits.accept_batch_count):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -215,7 +204,8 @@ class StreamServer:
                 if error.errno in _CLIENT_IS_GONE:
                     _logger.debug("a client was gone before it was accepted: %s", error)
                     continue
-                _logger.error("cannot accept clients for %.1f s: %s", ACCEPT_PAUSE_SECONDS, error)
+                seconds = self._limits.accept_pause_seconds
+                _logger.error("cannot accept clients for %.1f s: %s", seconds, error)
                 self._pause_accepting(listener)
                 return
             party = party_of(address[0].partition("%")[0])
@@ -235,7 +225,8 @@ class StreamServer:
                 sock.close()
 
     def _make_room(self, party: str) -> bool:
-        """Close a client of the address with most clients for a newcomer of another; False: there is none."""
+        """Close a client of the address with most clients for another address's newcomer; False: no such
+        client."""
         gives_way = self._places.who_gives_way(party)
         if gives_way is None:
             return False
@@ -248,21 +239,18 @@ class StreamServer:
         self._places.remove(connection)
 
     def _pause_accepting(self, listener: socket.socket) -> None:
-        """Let clients wait in the kernel for a while: there are no descriptors."""
         assert self._context is not None
         loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
         self._timers[listener] = loop.call_later(
-            ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept, listener
+            self._limits.accept_pause_seconds, loop.add_reader, fd, self._accept, listener
         )
 
     def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
-        """Close a client at once."""
         sock.close()
         self._note_refused(format_address(address), reason)
 
     def _note_refused(self, peer: str, reason: str) -> None:
-        """Log why a client was closed, at most every `_REFUSED_LOG_SECONDS`."""
         assert self._context is not None
         self._refused_count += 1
         now = self._context.loop.time()
@@ -277,7 +265,7 @@ class StreamServer:
         """Wake the clients; called in the committing thread, after the view was swapped.
 
         The flag is set after the swap and cleared before the view is read, so no commit is missed. A shorter
-        stream was truncated: that is noted here, before any later commit is visible.
+        stream was truncated; this notes it before any later commit is visible.
         """
         assert self._context is not None
         if committed.total_length < self._length_seen:
@@ -293,13 +281,12 @@ class StreamServer:
             _logger.debug("a commit after the event loop has ended")
 
     def _wake(self) -> None:
-        """Begin to wake the waiting clients, or add to those being woken."""
         assert self._context is not None
         self._wake_due = False
         if self._context.cut_offset != NO_CUT:
             self._close_the_cut_off()
         if self._to_wake:
-            # Clients that were just served wait again, and are woken once more.
+            # Clients just served wait again, and are woken once more.
             self._to_wake.extend(self._context.waiting.difference(self._to_wake))
             return
         self._to_wake.extend(self._context.waiting)
@@ -309,7 +296,7 @@ class StreamServer:
         assert self._context is not None
         waiting, to_wake = self._context.waiting, self._to_wake
         tail = LiveTail(self._streamer)
-        for _ in range(min(WAKES_PER_SLOT, len(to_wake))):
+        for _ in range(min(self._limits.wakes_per_slot, len(to_wake))):
             connection = to_wake.popleft()
             if connection in waiting:
                 connection.wake(tail)
@@ -317,7 +304,6 @@ class StreamServer:
             self._context.loop.call_soon(self._wake_some)
 
     def _close_the_cut_off(self) -> None:
-        """Reset the clients that have truncated entries."""
         assert self._context is not None
         cut_offset = self._context.cut_offset
         for connection in list(self._connections):
@@ -333,9 +319,9 @@ class StreamServer:
         assert self._context is not None
         loop, limits = self._context.loop, self._limits
         now = loop.time()
-        for connection in connections[:SWEPT_PER_SLOT]:
+        for connection in connections[: limits.swept_per_slot]:
             connection.sweep(now)
-        if rest := connections[SWEPT_PER_SLOT:]:
+        if rest := connections[limits.swept_per_slot :]:
             self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
             return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]

@@ -103,4 +103,4 @@ RAW: list[tuple[str, RawEvent]] = [
     ("a u32 that is too large", RawEvent(2, bytes.fromhex("20 8080808010"))),
     ("a bool of 2", RawEvent(3, bytes.fromhex("1802"))),
 ]
-"""What is valid protobuf and would not come back as the same bytes."""
+"""Valid protobuf that would not come back as the same bytes."""

@@ -1,9 +1,8 @@
 """Disks that lie: one in memory that keeps unflushed writes and tears them, and one that fails on demand.
 
-After a flush that failed they go on lying, as ext4 does with bytes that were a hole of the file: the page
-cache holds what was written and takes it for flushed, and what is written to the same blocks later, through
-the cache, never reaches the disk, whatever a later flush says. A direct write does, and where a block is cut
-off or made a hole, the lie is over.
+After a failed flush they lie like ext4 over a former hole: the page cache holds the written bytes and takes
+them for flushed, and later writes to these blocks through the cache never reach the disk. A direct write
+does. Cutting a block off or making it a hole ends the lie.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ BLOCK_SIZE = 4096
 
 
 class PowerLost(BaseException):
-    """The machine stopped; nothing that runs may catch this."""
+    """The machine stopped; no code under test may catch this."""
 
 
 @dataclass
 class MemoryDisk:
-    """A disk whose writes are on it only after a flush.
+    """A disk whose writes reach it only with a flush.
 
-    `crash_at` counts calls that change something; the machine stops before that call (0: the first).
+    `crash_at` counts changing calls; the machine stops before that call (0: the first).
     """
 
     cache: bytearray = field(default_factory=bytearray)
@@ -38,28 +37,24 @@ class MemoryDisk:
     fail: Callable[[str], OSError | None] = lambda step: None
     _durable: bytearray = field(default_factory=bytearray)
     _unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """(offset, bytes), or (size, None) for a truncation."""
     _past_cache: set[int] = field(default_factory=set)
-    """Which of them a failed flush does not forget, by identity: they went past the page cache."""
+    """Writes past the page cache, by identity: a failed flush does not forget them."""
     lost: set[int] = field(default_factory=set)
-    """Numbers of blocks whose flush failed: what is written to them through the cache goes nowhere."""
+    """Numbers of blocks whose flush failed: writes to them through the cache are lost."""
 
     @classmethod
     def of(cls, image: bytes) -> MemoryDisk:
-        """Return a disk that holds `image`, flushed."""
         return cls(cache=bytearray(image), _durable=bytearray(image))
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read what the page cache holds."""
         return bytes(self.cache[offset : offset + size])
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write to the page cache."""
         self._step("pwrite")
         self._write(data, offset)
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write in two parts: a process may be killed while it copies into a mapped page."""
+        """Write in two parts, as a process may be killed while it copies into a mapped page."""
         self._step("append")
         half = len(data) // 2
         self._write(data[:half], offset)
@@ -73,18 +68,16 @@ class MemoryDisk:
         self._unflushed.append((offset, bytes(data)))
 
     def make_room(self, size: int, offset: int) -> None:
-        """Write zeros."""
         self._step("make_room")
         self._write(bytes(size), offset)
 
     def replace(self, data: bytes, offset: int) -> None:
-        """Make a hole, then write, as a real disk does."""
         self.pwrite(bytes(len(data)), offset)
         self._find_again(len(data), offset)
         self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
-        """Flush; one that fails forgets what was written and not flushed, as Linux does, but no size."""
+        """Flush; like Linux, a failed flush forgets unflushed writes, but no size."""
         try:
             self._step("fdatasync")
         except OSError:
@@ -101,7 +94,7 @@ class MemoryDisk:
         self._past_cache.clear()
 
     def forget(self) -> None:
-        """A flush has failed: take what was to be flushed for written."""
+        """Take all unflushed writes for written, as after a failed flush."""
         kept = []
         for change in self._unflushed:
             offset, data = change
@@ -112,7 +105,7 @@ class MemoryDisk:
         self._unflushed = kept
 
     def _reaching(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield of what is not flushed what can reach the disk: nothing through blocks that were lost."""
+        """Yield the unflushed writes that can reach the disk: none to lost blocks."""
         for change in self._unflushed:
             offset, data = change
             if data is None or id(change) in self._past_cache or not self.lost:
@@ -127,7 +120,7 @@ class MemoryDisk:
                 position = end
 
     def evict(self, rng: random.Random) -> None:
-        """Drop some pages that were taken for written, as a kernel does that needs memory."""
+        """Drop some pages taken for written, as a kernel short of memory does."""
         dirty = {
             block
             for offset, data in self._unflushed
@@ -141,7 +134,7 @@ class MemoryDisk:
                 self.lost.discard(block)
 
     def _find_again(self, size: int, offset: int) -> None:
-        """The cache holds no page of a range any more: the next one tells no lie."""
+        """Drop a range from the cache, which ends its lie."""
         self.lost -= set(range(offset // BLOCK_SIZE, -(-(offset + size) // BLOCK_SIZE)))
 
     def _write_past_cache(self, data: bytes, offset: int) -> None:
@@ -150,7 +143,6 @@ class MemoryDisk:
         self._past_cache.add(id(self._unflushed[-1]))
 
     def rewrite(self, data: bytes, offset: int) -> None:
-        """Write directly and flush."""
         assert offset % BLOCK_SIZE == len(data) % BLOCK_SIZE == 0
         self._step("pwrite")
         self._write_past_cache(data, offset)
@@ -158,20 +150,18 @@ class MemoryDisk:
         assert self._durable[offset : offset + len(data)] == data
 
     def discard(self, offset: int) -> None:
-        """Make a hole."""
         assert offset % BLOCK_SIZE == 0
         self._step("discard")
         if offset < len(self.cache):
             self._write_past_cache(bytes(len(self.cache) - offset), offset)
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
-        """Read what is on the disk; what is not flushed is written first, as far as that reaches it."""
+        """Write what can reach the disk, and read the disk."""
         if not self._unflushed:
             return bytes(self._durable[offset : offset + size])
         return self.image_after_crash("all", random.Random(0))[offset : offset + size]
 
     def refresh(self, size: int, offset: int) -> None:
-        """Flush, and drop what the cache holds of a range."""
         with contextlib.suppress(OSError):
             self.fdatasync()
         on_disk = self.read_past_cache(size, offset)
@@ -180,33 +170,29 @@ class MemoryDisk:
             self._find_again(size, offset)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
         self._step("truncate")
         _resize(self.cache, size)
         self.lost = {block for block in self.lost if block * BLOCK_SIZE < size}
         self._unflushed.append((size, None))
 
     def size(self) -> int:
-        """Return the size in bytes."""
         return len(self.cache)
 
     def has_data(self, offset: int) -> bool:
-        """Whether anything but zeros is at or after `offset`."""
         return self.cache.count(0, offset) != len(self.cache) - offset
 
     def fileno(self) -> int:
-        """Refuse: there is no file."""
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def close(self) -> None:
         """Do nothing."""
 
     def image_after_crash(self, how: str, rng: random.Random) -> bytes:
-        """Return what is on the disk after the power failed now.
+        """Return the disk after a power failure now.
 
         Args:
             how: which unflushed writes reached it: "none", "all", "prefix" (in order, the last cut at any
-                byte) or "sectors" (any of their sectors). What lies inside one sector is whole or absent.
+                byte) or "sectors" (any of their sectors, each whole).
         """
         image, changes = bytearray(self._durable), list(self._reaching())
         last = rng.randrange(len(changes) + 1) if how == "prefix" else len(changes)
@@ -240,7 +226,7 @@ def _resize(image: bytearray, size: int) -> None:
 
 
 def _write(image: bytearray, offset: int, data: bytes) -> None:
-    """Write what lies inside the file: a size that was not flushed hides the rest."""
+    """Write the bytes that lie inside the file: an unflushed size hides the rest."""
     end = min(len(image), offset + len(data))
     image[offset:end] = data[: max(0, end - offset)]
 
@@ -258,8 +244,8 @@ def _write_sectors(image: bytearray, offset: int, data: bytes, rng: random.Rando
 class FailingDisk:
     """A disk that refuses chosen calls and passes on the others.
 
-    `plan` says what becomes of the next calls of a method: None works, an errno fails. ENOSPC while writing
-    writes the first half, as a disk that gets full does.
+    `plan` lists the outcomes of a method's next calls: None works, an errno fails. ENOSPC writes the first
+    half.
     """
 
     below: Disk
@@ -272,11 +258,9 @@ class FailingDisk:
         return planned.pop(0) if planned else None
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Pass on."""
         return self.below.pread(size, offset)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write, or fail after a half."""
         number = self._next("pwrite")
         if number is not None:
             if number == errno.ENOSPC:
@@ -285,7 +269,6 @@ class FailingDisk:
         self.below.pwrite(data, offset)
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write, or fail after a half."""
         number = self._next("append")
         if number is not None:
             self.below.append(data[: len(data) // 2], offset)
@@ -293,7 +276,7 @@ class FailingDisk:
         self.below.append(data, offset)
 
     def make_room(self, size: int, offset: int) -> None:
-        """Pass on, or fail after a half; not among the `calls`, as commits do not depend on it."""
+        """Not among the `calls`, as commits do not depend on it."""
         planned = self.plan.get("make_room")
         number = planned.pop(0) if planned else None
         if number is not None:
@@ -302,16 +285,13 @@ class FailingDisk:
         self.below.make_room(size, offset)
 
     def replace(self, data: bytes, offset: int) -> None:
-        """Write or fail."""
         self.pwrite(data, offset)
 
     def fdatasync(self) -> None:
-        """Flush or fail."""
         self._flush_or_fail()
         self.below.fdatasync()
 
     def rewrite(self, data: bytes, offset: int) -> None:
-        """Write directly, flush, or fail at that."""
         self._flush_or_fail()
         self.below.rewrite(data, offset)
 
@@ -323,36 +303,28 @@ class FailingDisk:
             raise OSError(number, os.strerror(number))
 
     def discard(self, offset: int) -> None:
-        """Pass on."""
         self.below.discard(offset)
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
-        """Pass on."""
         return self.below.read_past_cache(size, offset)
 
     def refresh(self, size: int, offset: int) -> None:
-        """Pass on."""
         self.below.refresh(size, offset)
 
     def truncate(self, size: int) -> None:
-        """Set the size or fail."""
         number = self._next("truncate")
         if number is not None:
             raise OSError(number, os.strerror(number))
         self.below.truncate(size)
 
     def size(self) -> int:
-        """Pass on."""
         return self.below.size()
 
     def has_data(self, offset: int) -> bool:
-        """Pass on."""
         return self.below.has_data(offset)
 
     def fileno(self) -> int:
-        """Pass on."""
         return self.below.fileno()
 
     def close(self) -> None:
-        """Pass on."""
         self.below.close()

@@ -2,13 +2,12 @@
 
     python -m tests.datastream.fuzz_commands --cases 100000
 
-A driver performs the effects as a connection would, on a file held as bytes, so that a case takes no socket
-and a few milliseconds. What must hold for every input:
+A driver performs the effects on a file held as bytes. For every input:
 
-  - no exception and no endless loop: each call takes at least a whole command, or says that it wants more;
-  - every range that is sent is below the committed length, and a stream begins where an entry does;
-  - the same input gives the same output, however it is cut into pieces;
-  - after `Close` nothing is answered, and the core holds nothing of the client.
+  - there is no exception and no endless loop: each call takes a whole command or asks for more;
+  - every sent range is below the committed length, and a stream begins at an entry;
+  - the output does not depend on how the input is cut;
+  - after `Close` the core answers nothing and holds nothing of the client.
 """
 
 from __future__ import annotations
@@ -62,13 +61,12 @@ U64_MAX = (1 << 64) - 1
 
 @dataclass
 class BytesStream:
-    """A stream that is bytes, with what is not committed behind it."""
+    """A stream held as bytes, with uncommitted bytes behind it."""
 
     offsets: list[int] = field(default_factory=list)
     data: bytes = bytes(HEADER_PAGE_SIZE)
 
     def __post_init__(self) -> None:
-        """Lay the entries out as in a file."""
         for entry in ENTRIES:
             self.offsets.append(len(self.data))
             self.data += encode_entry(entry)
@@ -77,30 +75,25 @@ class BytesStream:
         self.data += b"\2 not committed" * 100
 
     def header_bytes(self) -> bytes:
-        """See `StreamView`."""
         return encode_header(StreamHeader(1, 137, STREAM_TYPE, self.total_length, len(ENTRIES)))
 
     def offset_of(self, number: int) -> int:
-        """See `StreamView`."""
         if not 0 <= number <= len(ENTRIES):
             raise EntryNotFound(number, len(ENTRIES))
         return self.offsets[number]
 
     def get_entry(self, number: int) -> Entry:
-        """See `StreamView`."""
         if not 0 <= number < len(ENTRIES):
             raise EntryNotFound(number, len(ENTRIES))
         return ENTRIES[number]
 
     def get_bookmark(self, bookmark: bytes) -> int:
-        """See `StreamView`."""
         for entry in reversed(ENTRIES):
             if entry.is_bookmark and entry.data == bookmark:
                 return entry.number
         raise BookmarkNotFound(bookmark)
 
     def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
-        """See `StreamView`."""
         following = ENTRIES[self.get_bookmark(bookmark) :]
         return next((entry for entry in following if not entry.is_bookmark), following[-1])
 
@@ -109,7 +102,7 @@ STREAM = BytesStream()
 
 
 class Driver:
-    """Performs effects as a connection does that can always send; while streaming it is always up to date."""
+    """Performs effects as a connection that can always send; while streaming it is up to date."""
 
     def __init__(self, on_command_error: OnCommandError) -> None:
         self.core = CommandCore(STREAM, STREAM_TYPE, on_command_error)
@@ -118,12 +111,10 @@ class Driver:
         self.is_closed = False
 
     def receive(self, piece: bytes) -> None:
-        """Feed a piece and perform what comes of it."""
         self.core.receive(piece)
         self._run()
 
     def receive_end(self) -> None:
-        """Close the client's side."""
         self.core.receive_end()
         self._run()
         assert self.is_closed
@@ -169,11 +160,11 @@ class Driver:
 
 
 def check(request: bytes, cuts: Sequence[int], on_command_error: OnCommandError) -> None:
-    """Run one input whole and in pieces, and check all that must hold.
+    """Run one input whole and in pieces, and check the properties.
 
     Args:
-        request: whatever the client sends.
-        cuts: where it is cut into pieces; taken modulo its length.
+        request: any bytes.
+        cuts: where to cut it, modulo its length.
         on_command_error: see `CommandCore`.
     """
     whole = Driver(on_command_error)

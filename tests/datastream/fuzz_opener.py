@@ -1,10 +1,10 @@
-"""Mutated stream files: opening refuses with one of our errors, or gives a stream that holds together.
+"""Mutated stream files: opening refuses with one of our errors, or yields a consistent stream.
 
     python -m tests.datastream.fuzz_opener --cases 100000 [--seed TEXT]
 
-Each case takes a sound file of a few entries, changes some bytes, cuts or lengthens it, and opens it, with
-the index as it was, without one, or for reading only. Nothing may be read past `total_length`, nothing may
-hang, no other error may come out, and a file that was refused or opened for reading only is as it was.
+Each case changes, cuts or lengthens a sound file, and opens it with its index, without one, or read-only.
+Nothing reads past `total_length` or hangs, no other error comes out, and a refused or read-only file is
+unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Mutation:
     data: bytes = b""
 
     def apply(self, image: bytearray) -> None:
-        """Change the file."""
         if self.kind == "cut":
             del image[self.offset :]
         elif self.kind == "extend":
@@ -53,12 +52,11 @@ class Mutation:
 
 
 class WatchedDisk(MemoryDisk):
-    """Notes how far it was read, and ends a case that reads far too often."""
+    """Records how far it was read, and ends a case with far too many reads."""
 
     reads = 0
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read, and count."""
         self.reads += 1
         assert self.reads < 10_000, "the opener reads for ever"
         return super().pread(size, offset)
@@ -80,7 +78,7 @@ def run_case(folder: Path, image: bytes, mutations: Sequence[Mutation], how: str
     Args:
         folder: holds the template's index in `s.db`; a case works on a copy.
         image: the template's file.
-        mutations: what is changed.
+        mutations: the changes.
         how: one of HOW.
     """
     case = folder / "case"
@@ -104,8 +102,8 @@ def run_case(folder: Path, image: bytes, mutations: Sequence[Mutation], how: str
             page = slice(page_start(damage.page_number), page_end(damage.page_number))
             assert content[page] != image[page], "a sound page was refused"
             return "PageDamaged"
-        # Where the bytes by which the index knows its stream are gone, and no other full page tells, it is
-        # made anew, and its sums with it.
+        # If the bytes that identify the stream are gone, and no other full page tells, the index and its sums
+        # are made anew.
         samples = slice(0, HEADER_PAGE_SIZE + SAMPLE_SIZE), slice(page_start(1), None)
         if how != "no index" and all(content[sample] == image[sample] for sample in samples):
             full = slice(HEADER_PAGE_SIZE, page_start(streamer.sums.full_count))
@@ -136,7 +134,7 @@ def _use(streamer: DataStreamer, disk: WatchedDisk, how: str, found: Sequence[En
 
 
 def random_mutations(rng: random.Random, size: int) -> list[Mutation]:
-    """Return one to four changes, most of them where they hurt: header, heads, ends of pages."""
+    """Return one to four changes, most of them to header, heads and page ends."""
     places = (16, 38, 46, HEADER_PAGE_SIZE, HEADER_PAGE_SIZE + PAGE_SIZE, HEADER_PAGE_SIZE + PAGE_SIZE - 100)
     found = []
     for _ in range(rng.randrange(1, 5)):

@@ -1,4 +1,4 @@
-"""Servers to follow: one that can be stopped and started again, and one that plays a script."""
+"""Servers to follow: one that can be stopped and restarted, and one that plays a script."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ OK = encode_result(0, "OK")
 
 
 class Pauses:
-    """Stands for `sleep`: remembers the pauses, takes no time, runs what a script says."""
+    """Stands for `sleep`: records the pauses, takes no time, runs a script's steps."""
 
     def __init__(self, *then: Callable[[], object]) -> None:
         self.seconds: list[float] = []
         self.then = list(then)
 
     async def sleep(self, seconds: float) -> None:
-        """Pause in asyncio."""
         self.pause(seconds)
         await asyncio.sleep(0)
 
     def pause(self, seconds: float) -> None:
-        """Pause."""
         self.seconds.append(seconds)
         assert len(self.seconds) < 100, "it would go on for ever"
         if self.then:
@@ -47,17 +45,14 @@ class Master:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
         return "127.0.0.1", self.port
 
     async def start(self) -> None:
-        """Listen, on the same port as before."""
         self._server = StreamServer(self.streamer, "127.0.0.1", self.port)
         await self._server.start()
         self.port = self._server.address[1]
 
     async def stop(self) -> None:
-        """Close every connection and listen no more."""
         assert self._server is not None
         await self._server.close()
 
@@ -70,7 +65,7 @@ class Master:
 
 
 class ScriptedServer:
-    """Has these entries, and streams, connection by connection, what the script says instead of them."""
+    """Has these entries; on each connection it streams the script's entries instead."""
 
     def __init__(
         self, entries: list[Entry], *streams: list[Entry] | bytes, header: StreamHeader | None = None
@@ -83,7 +78,6 @@ class ScriptedServer:
         self.address: tuple[str, int] = self._listener.getsockname()
 
     def serve(self) -> None:
-        """Serve one connection after the other, each to the end of its stream."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -112,13 +106,12 @@ class ScriptedServer:
 
     @contextmanager
     def running(self) -> Iterator[ScriptedServer]:
-        """Serve in a thread."""
         thread = threading.Thread(target=self.serve)
         thread.start()
         try:
             yield self
-        finally:  # also when the test fails: pytest would wait for the thread
-            # An accept is not woken by closing the listener; shutting it down wakes it.
+        finally:  # also after a failure, or pytest would wait for the thread
+            # A shutdown of the listener wakes an accept; closing it does not.
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             thread.join(10)

@@ -19,22 +19,20 @@ from sluice.datastream.server.connection import ServerContext
 from sluice.datastream.server.server import StreamServer
 
 PATIENT = ServerLimits(write_timeout_seconds=60.0)
-"""A client of a test is as slow as the machine is: only a test about timeouts has shorter ones."""
+"""Long timeouts: a slow machine makes slow clients."""
 
 
 class Clock:
-    """An event loop that is told how much later it is; else it is the real one."""
+    """A real event loop whose time can be set forward."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.ahead_seconds = 0
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        """Have everything else from the real one."""
         return getattr(self._loop, name)
 
     def time(self) -> float:
-        """Return what time it is said to be, in seconds."""
         return self._loop.time() + self.ahead_seconds
 
 
@@ -68,17 +66,16 @@ class ServerThread:
         self._loop.close()
 
     def connect(self, source: str = "127.0.0.1") -> socket.socket:
-        """Return a socket that is connected from an address, and gives up after 20 seconds."""
+        """Return a socket connected from an address, with a timeout of 20 seconds."""
         return socket.create_connection((self.host, self.port), 20, (source, 0))
 
     @property
     def context(self) -> ServerContext:
-        """What the server's connections share."""
         assert self.server._context is not None
         return self.server._context
 
     def in_loop(self, call: Callable[[], object] = lambda: None) -> None:
-        """Make a call in the loop's thread; return when the loop has turned once more."""
+        """Make a call in the loop's thread; return after one more iteration."""
 
         async def turn() -> None:
             call()
@@ -88,7 +85,6 @@ class ServerThread:
 
 
 def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Receive so many bytes, or fail when the server closes before."""
     data = bytearray()
     while len(data) < size:
         more = sock.recv(min(size - len(data), 1 << 20))
@@ -98,7 +94,6 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def read_to_end(sock: socket.socket) -> bytes:
-    """Receive until the server closes."""
     data = bytearray()
     while more := sock.recv(1 << 20):
         data += more
@@ -106,7 +101,6 @@ def read_to_end(sock: socket.socket) -> bytes:
 
 
 def has_ipv6() -> bool:
-    """Whether this machine has it; many a container has not."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
         return True

@@ -1,4 +1,4 @@
-"""Small streams for tests, and the words to talk about them."""
+"""Small streams for tests, and helpers to make them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ Item = tuple[int, bytes]
 
 
 def bookmark(number: int) -> Item:
-    """Return a bookmark of 9 bytes."""
     return BOOKMARK_TYPE, b"\0" + number.to_bytes(8, "big")
 
 
@@ -67,12 +66,10 @@ def change_database(folder: Path, **changes: bytes | None) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted."""
     return sorted(entry.name for entry in folder.iterdir())
 
 
 def u64(number: int) -> bytes:
-    """Return 8 bytes, big-endian."""
     return number.to_bytes(8, "big")
 
 

@@ -1,4 +1,4 @@
-"""Limits that an operator sets refuse what means nothing; going past each limit is tested where it acts."""
+"""Limits that an operator sets refuse invalid values; each room tests going past its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking and repairing streams: each kind of damage is told with its place, nothing is written."""
+"""Checking and repairing streams: each kind of damage is reported with its place, nothing is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ PER_PAGE = PAGE_SIZE // 68
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stream of three used pages, a bookmark in each."""
     path = tmp_path_factory.mktemp("template") / "s.bin"
     with DataStreamer.open(path, initial_pages=4) as streamer:
         for number in range(3):
@@ -48,7 +47,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(template: Path, tmp_path: Path) -> Path:
-    """A copy of the template."""
     shutil.copytree(template.parent, tmp_path, dirs_exist_ok=True)
     return tmp_path / "s.bin"
 
@@ -60,7 +58,7 @@ def put(path: Path, offset: int, data: bytes) -> None:
 
 
 def lines(result: CheckResult) -> list[str]:
-    """What was found, but for what the sums say, which has tests of its own."""
+    """The findings, without those about sums, which have their own tests."""
     return [
         f"{finding.severity.value}: {finding}"
         for finding in result.findings
@@ -122,7 +120,7 @@ def test_the_header(path: Path, name: str, offset: int, data: bytes, line: str) 
 
 
 def test_more_than_one_thing_in_more_than_one_place(path: Path) -> None:
-    """Each is told; after a broken chain it goes on at the next page."""
+    """Each is reported; after a broken chain the check resumes at the next page."""
     at_10, at_5000 = offset_of(path, 10), offset_of(path, PER_PAGE + 5000)
     put(path, 16, b"\3")
     put(path, at_10 + 1, b"\xff")  # the length
@@ -140,11 +138,11 @@ def test_more_than_one_thing_in_more_than_one_place(path: Path) -> None:
 
 
 def test_the_index_of_another_stream_is_told(path: Path) -> None:
-    """It covers as many entries, and what it says is wrong."""
+    """The index covers as many entries, with other bookmarks."""
     content = path.read_bytes()
     start = offset_of(path, 0) + ENTRY_HEAD_SIZE
     path.write_bytes(content[:start] + b"!" + content[start + 1 :])
-    for page in "\0\1":  # or it would be the first page that is damaged
+    for page in "\0\1":  # otherwise the first page would be damaged
         change_database(path.with_name("s.db"), **{"sluice/page-sum/" + "\0" * 7 + page: None})
     result = check_stream(path)
     assert "fixable: the index is of another stream, or of other entries" in lines(result)
@@ -175,7 +173,7 @@ def test_a_file_that_was_cut(path: Path, size: int) -> None:
 
 
 def test_a_flip_anywhere_among_the_heads_is_told(path: Path) -> None:
-    """Each byte of a head, and of the header entry but version, system and type."""
+    """Each byte of a head, and of the header entry except version, system and type."""
     head = offset_of(path, 700)
     told = [*range(16), *range(16, 21), *range(38, 54), *range(head, head + 5), *range(head + 9, head + 17)]
     content = path.read_bytes()
@@ -288,8 +286,6 @@ def test_one_finding_too_many_is_only_counted() -> None:
 
 def test_a_visitor_hears_of_entries_and_gaps(path: Path) -> None:
     class Visitor:
-        """Keeps what it is given."""
-
         entries: list[tuple[int, int]]
 
         def __init__(self) -> None:
@@ -309,7 +305,7 @@ def test_a_visitor_hears_of_entries_and_gaps(path: Path) -> None:
 
 
 def test_notes_hide_nothing_that_can_be_repaired() -> None:
-    """A file of another program has a note for each page; what `repair` does, it does by the findings."""
+    """Another program's file has a note for each page; `repair` goes by the findings."""
     result = CheckResult(Path("s.bin"))
     for number in range(CHECK_FINDINGS_MAX + 1):
         result.add(Severity.NOTE, "seen", number=number)
@@ -371,7 +367,7 @@ def test_an_index_that_is_made_anew_by_a_repair_keeps_the_sums_of_pages(paged: P
 def test_a_check_takes_nothing_out_of_memory_that_may_be_there_alone(
     paged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody reads past the page cache, as on btrfs with checksums."""
+    """Where nothing reads past the page cache, as on btrfs with checksums."""
     monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
     monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
     dropped: list[int] = []

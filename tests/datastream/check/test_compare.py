@@ -1,4 +1,4 @@
-"""Tests of `check.compare`: two streams of the same entries, and every way in which they may differ."""
+"""Comparing two streams of the same entries, and every way in which they may differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ PER_PAGE = PAGE_SIZE // 68
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stream of two data pages and a little."""
     path = tmp_path_factory.mktemp("template") / "s.bin"
     with DataStreamer.open(path, initial_pages=3) as streamer:
         commit(streamer, bookmark(0), *[ENTRY] * (2 * PER_PAGE))
@@ -36,7 +35,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pair(template: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The same stream twice."""
     one, other = tmp_path / "one.bin", tmp_path / "other.bin"
     for path in (one, other):
         shutil.copyfile(template, path)
@@ -44,7 +42,6 @@ def pair(template: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def change(path: Path, offset: int) -> None:
-    """Flip the bits of one byte."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -67,7 +64,7 @@ def test_the_shorter_one_is_a_beginning_of_the_longer_whichever_comes_first(
     shorter_length = compare_streams(one, other).compared_length
     with DataStreamer.open(other) as streamer:
         commit(streamer, *operation(2), flush=True)
-        # The stream is in use, and may be compared all the same.
+        # The stream may be in use.
         for paths in ((one, other), (other, one)):
             comparison = compare_streams(*paths)
             assert comparison.is_equal

@@ -1,4 +1,4 @@
-"""The blocking client against our server, and against a server that speaks wrongly."""
+"""The blocking client against our server, and against a server that violates the protocol."""
 
 from __future__ import annotations
 

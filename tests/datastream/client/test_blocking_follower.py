@@ -1,5 +1,4 @@
-"""Tests of `BlockingStreamFollower` against real servers; `protocol/test_follow_core.py` has the
-decisions."""
+"""`BlockingStreamFollower` against real servers; `protocol/test_follow_core.py` has the decisions."""
 
 from __future__ import annotations
 
@@ -127,7 +126,7 @@ def test_stop_ends_a_wait_for_entries_and_a_pause(streamer: DataStreamer) -> Non
         assert seen == ENTRIES
         follower.close()
         address = (serving.host, serving.port)
-    pausing = BlockingStreamFollower([address])  # nobody listens there now
+    pausing = BlockingStreamFollower([address])  # nobody listens there
     thread = threading.Thread(target=list, args=(pausing,))
     thread.start()
     pausing.stop()
@@ -136,7 +135,7 @@ def test_stop_ends_a_wait_for_entries_and_a_pause(streamer: DataStreamer) -> Non
 
 
 def test_a_server_that_answers_a_byte_at_a_time_is_left() -> None:
-    """The time for an answer is for all of it, not for each piece."""
+    """The timeout is for the whole answer, not for each piece."""
     dripped = []
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -146,7 +145,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_left() -> None:
             for byte in bytes.fromhex("ff 00000409 00000000") + bytes(1_024):
                 client.sendall(bytes([byte]))
                 dripped.append(byte)
-                time.sleep(0.01)  # not for an event: this is what the server does
+                time.sleep(0.01)  # no event: the server itself does this
 
     thread = threading.Thread(target=drip)
     thread.start()

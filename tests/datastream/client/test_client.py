@@ -1,4 +1,4 @@
-"""The asyncio client against our server. What servers say wrongly is in `test_blocking_client.py`."""
+"""The asyncio client against our server; `test_blocking_client.py` has protocol violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`StreamFollower` against real servers that come, go, lag and lie."""
+"""`StreamFollower` against real servers that restart, lag and lie."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def test_a_shorter_server_is_waited_for(streamer: DataStreamer, other: DataStrea
 
 
 def test_gaps_and_repetitions_are_never_handed_over() -> None:
-    """The reference server does both when a client joins under load; asked again, it has them right."""
+    """The reference server sends both when a client joins under load, and the right entries when asked
+    again."""
 
     async def scenario(server: ScriptedServer) -> None:
         async with StreamFollower([server.address], sleep=Pauses().sleep) as follower:

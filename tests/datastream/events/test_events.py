@@ -1,4 +1,4 @@
-"""Both generations through the same cases, both ways; what is not known passes through."""
+"""Both generations through the same cases, both ways; unknown events pass through."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nothing_is_lost(entry_type: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(("generation", "name", "event", "data"), CASES)
 def test_cut_anywhere(generation: Generation, name: str, event: Event, data: bytes) -> None:
-    """A cut event is malformed, or, for protobuf between two fields, another event of the same bytes."""
+    """A cut event is malformed or, cut between two protobuf fields, another event of the same bytes."""
     for size in range(len(data)):
         try:
             cut = decode_event(entry_type_of(event), data[:size], generation)
@@ -84,7 +84,7 @@ def test_a_bookmark_of_no_known_kind_stays_raw() -> None:
 
 
 def test_items_of_a_gateway_stay_raw() -> None:
-    """Their entry types are also those of events; their bytes are not."""
+    """Events have the same entry types, but other bytes."""
     header = bytes.fromhex("0a0a 0a02 084a 1801 2202 0805")
     assert decode_event(1, header) == RawEvent(1, header)
 

@@ -1,4 +1,4 @@
-"""The protobuf coding: refusals. What is valid goes through the cases of `test_events.py`."""
+"""The refusals of the protobuf coding; `test_events.py` has the valid cases."""
 
 from __future__ import annotations
 

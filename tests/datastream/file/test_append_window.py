@@ -42,7 +42,7 @@ assert window.range == (0, 0)
 
 
 class Written:
-    """A file with a window; notes what was written without it."""
+    """A file with a window; records the writes that bypass it."""
 
     def __init__(self, path: Path, pages: int = 2) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -58,7 +58,6 @@ class Written:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Written]:
-    """A file of two data pages on a file system that can have a window."""
     written = Written(tmp_path / "file")
     if file_system_of(written.fd) not in append_window._OVERWRITING:
         os.close(written.fd)
@@ -134,7 +133,7 @@ def test_an_unknown_file_system_has_no_window(file: Written, monkeypatch: pytest
 
 
 def test_without_room_for_a_window(file: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not asked for again."""
+    """The file asks only once."""
     tries = []
 
     def refuse(fd: int, start: int, size: int) -> mmap.mmap:
@@ -171,7 +170,7 @@ def test_memory_that_may_not_be_locked(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_or_gets_a_hole(tmp_path: Path) -> None:
-    """A copy into a window that is no longer in the file would end the process."""
+    """A copy into a window that has left the file would end the process."""
     path = tmp_path / "file"
     path.write_bytes(bytes(file_size_of(1)))
     disk = RealDisk(path)

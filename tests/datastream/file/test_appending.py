@@ -1,4 +1,5 @@
-"""Commits on a disk that fails: at every step, what is visible, what is on disk, and that it goes on."""
+"""Commits on a failing disk: at every step, what is visible, what is on disk, and that the next commit
+works."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def test_a_failed_commit(
 
 
 def test_after_a_failed_flush_unflushed_commits_are_written_again(tmp_path: Path) -> None:
-    """Linux marks pages clean whose flush failed: a second flush alone succeeds and writes nothing."""
+    """Linux marks pages clean whose flush failed: a second flush succeeds and writes nothing."""
     memory = MemoryDisk()
     failures = iter([OSError(errno.EIO, "Input/output error")])
     streamer = open_on(tmp_path, memory)
@@ -118,7 +119,7 @@ def test_after_a_failed_flush_unflushed_commits_are_written_again(tmp_path: Path
 
 
 def what_a_power_failure_leaves(memory: MemoryDisk, folder: Path) -> list[Entry]:
-    """Return the entries of a stream that is opened from what reached the disk, in a new `folder`."""
+    """Return the entries of a stream opened from the bytes that reached the disk, in a new `folder`."""
     folder.mkdir()
     image = memory.image_after_crash("none", random.Random(1))
     with open_on(folder, MemoryDisk.of(image)) as streamer:
@@ -130,7 +131,7 @@ def what_a_power_failure_leaves(memory: MemoryDisk, folder: Path) -> list[Entry]
 def test_after_a_failed_flush_the_header_is_written_again_too(
     tmp_path: Path, how: str, failure_count: int
 ) -> None:
-    """It was dirty like the entries: what was said to be on disk was gone after a power failure."""
+    """The header was dirty like the entries; a power failure would lose it."""
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
     commit(streamer, *FIRST, flush=True)
@@ -199,10 +200,8 @@ INTERRUPTED = [
 def test_a_commit_that_is_interrupted_behind_its_header_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[BaseException]
 ) -> None:
-    """It was left in the file, and not in memory.
-
-    The next commit wrote over it while the header already counted it: torn, it would have been a file that no
-    opening takes; and being as long as the one before, it was not flushed.
+    """Left in the file, the header would count a commit that the next one overwrites, perhaps torn and, if of
+    the same length, unflushed.
     """
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
@@ -334,7 +333,7 @@ def test_a_file_without_pages_grows_at_once(tmp_path: Path) -> None:
 def test_the_same_bytes_however_it_was_committed(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[list[int], str]]
 ) -> None:
-    """Without a flush, with one, in a group; on a real file, and without a window."""
+    """Unflushed, flushed, in a group; on a real file, and without a window."""
     folder, memory = tmp_path_factory.mktemp("same"), MemoryDisk()
     real = DataStreamer.open(folder / "real.bin", initial_pages=1, growth_pages=1)
     plain = DataStreamer.open(folder / "plain.bin", initial_pages=1, growth_pages=1, disk=memory)
@@ -363,12 +362,12 @@ SMALL = (1, b"s" * 5_000)
 
 
 def rooms_made(memory: MemoryDisk) -> list[tuple[int, int]]:
-    """Have a disk note from where to where room is made, in the list that is returned."""
+    """Record the ranges for which a disk makes room in the returned list."""
     made: list[tuple[int, int]] = []
     make_room = memory.make_room
 
     def watched(size: int, offset: int) -> None:
-        assert memory.cache.count(0, offset, offset + size) == size  # or something would be lost
+        assert memory.cache.count(0, offset, offset + size) == size  # otherwise something would be lost
         made.append((offset, offset + size))
         make_room(size, offset)
 
@@ -400,7 +399,7 @@ def test_a_small_commit_that_needs_places_makes_room_for_the_next_ones(tmp_path:
 
 
 def test_room_is_made_for_nothing_else(tmp_path: Path) -> None:
-    """Not by commits that are larger, nor by those without a flush."""
+    """Neither for larger commits nor for unflushed ones."""
     memory = MemoryDisk()
     made = rooms_made(memory)
     streamer = open_on(tmp_path, memory)
@@ -420,7 +419,6 @@ def test_room_is_made_for_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_has_no_room_is_asked_once_a_page(tmp_path: Path, number: int) -> None:
-    """Its commits go on."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     disk.plan["make_room"] = [number] * 3
@@ -454,7 +452,7 @@ def test_no_room_is_made_beyond_a_file_that_is_full(tmp_path: Path) -> None:
 
 
 def test_room_that_a_truncation_gave_back_is_made_again(tmp_path: Path) -> None:
-    """It cuts the pages off that it dropped, and adds them again as a hole."""
+    """The truncation cuts off pages and adds them again as a hole."""
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
     commit(streamer, (1, b"l" * DATA_SIZE_MAX), flush=True)

@@ -1,7 +1,7 @@
-"""Power failures: a small workload is stopped before every write and flush, and what was unflushed is torn.
+"""Power failures: a small workload stops before every write and flush, and unflushed bytes are torn.
 
-After reopening, every operation whose commit returned is there, the one under way whole or not at all,
-nothing else is, the bookmarks agree, and the next append works.
+After reopening, every operation whose commit returned is there, the one under way whole or not at all, and
+nothing else; the bookmarks agree, and the next append works.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, S
 from sluice.datastream.file.page_sums import sum_of
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
+from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
@@ -40,12 +41,12 @@ WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
     (operation(6), "commit"),
     (((1, b"A" * 600_000),), "update 6"),  # many blocks, in place
     ((bookmark(7),), "update 0"),  # a bookmark, in place
-    ((), "truncate 8"),  # two pages less; bookmark 1 was added again in them
+    ((), "truncate 8"),  # drops two pages, which then get bookmark 1 again
     ((), "truncate 7"),  # the last entry of a page
     (operation(8), "commit"),
     (((2, b"e" * 900_000), bookmark(4)), "commit"),
 )
-"""(items, what becomes of the operation); `update N` replaces entry N, `truncate N` drops those from N on."""
+"""(items, end of the operation); `update N` replaces entry N, `truncate N` drops the entries from N on."""
 
 IN_HALVES: tuple[tuple[tuple[Item, ...], str], ...] = (
     (operation(1), "begin"),
@@ -67,33 +68,32 @@ IN_HALVES: tuple[tuple[tuple[Item, ...], str], ...] = (
 
 
 class AlwaysChosen(random.Random):
-    """Chance that is always on the one side."""
+    """A random source that always returns the same side."""
 
     def random(self) -> float:
-        """Choose."""
         return 0.0
 
 
 @dataclass
 class Run:
-    """What a run of the workload had done when the power failed."""
+    """The state of the workload when the power failed."""
 
     acknowledged: list[Item] = field(default_factory=list)
     """Items of commits that returned."""
     offered: list[Item] = field(default_factory=list)
-    """With those of the commit that was under way."""
+    """These and the items of the commit under way."""
     updating: bool = False
-    """An update in place was under way; its record is in the folder of bookmarks."""
+    """An update in place was under way, with its record in the bookmark folder."""
 
 
 Work = Callable[[DataStreamer, Run], None]
-"""Does a workload, and takes note of what it has done."""
+"""Runs a workload and records its progress."""
 
 
 @contextmanager
-def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
-    """Open a stream; let go of its locks whatever happens, without the writes of an orderly end."""
-    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1)
+def opened(path: Path, disk: MemoryDisk, limits: StreamLimits = STREAM_LIMITS) -> Iterator[DataStreamer]:
+    """Open a stream; always release its locks, without the writes of an orderly close."""
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1, limits=limits)
     try:
         yield streamer
     finally:
@@ -101,7 +101,7 @@ def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
 
 
 def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
-    """Do the workload from its beginning."""
+    """Run the workload from its beginning."""
     for items, end in WORKLOAD:
         verb, _, number = end.partition(" ")
         if number:
@@ -131,7 +131,7 @@ def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
 
 
 def work_in_halves(streamer: DataStreamer, run: Run) -> None:
-    """Do the workload in halves from its beginning. What is begun is not offered before it is finished."""
+    """Run the workload in halves; a begun commit counts as offered once it is being finished."""
     group: list[Item] = []
     begun: list[Item] = []
     for items, end in IN_HALVES:
@@ -163,10 +163,10 @@ def work_in_halves(streamer: DataStreamer, run: Run) -> None:
             run.acknowledged, begun, group = list(run.offered), group, []
 
 
-def step_count(path: Path, work: Work) -> int:
+def step_count(path: Path, work: Work, limits: StreamLimits = STREAM_LIMITS) -> int:
     """Return how many writes and flushes a workload makes after the stream was created."""
     disk = MemoryDisk()
-    with opened(path, disk) as streamer:
+    with opened(path, disk, limits) as streamer:
         disk.steps.clear()
         work(streamer, Run())
     shutil.rmtree(path.with_name("s.db"))
@@ -174,7 +174,7 @@ def step_count(path: Path, work: Work) -> int:
 
 
 def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
-    """Reopen after a crash and check everything that must hold."""
+    """Reopen after a crash and check the properties."""
     with opened(path, disk) as streamer:
         found = list(streamer.read_entries(0))
         assert found in (entries(*run.acknowledged), entries(*run.offered)), where
@@ -212,22 +212,20 @@ def test_every_boundary(tmp_path: Path, how: str, work: Work) -> None:
 
 
 @pytest.mark.parametrize("bookmarks_max", [2, 1000])
-def test_every_boundary_of_commits_without_a_flush(
-    tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
-    monkeypatch.setattr("sluice.datastream.file.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
-    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False))
+def test_every_boundary_of_commits_without_a_flush(tmp_path: Path, bookmarks_max: int) -> None:
+    """The process is killed, also in mid-copy: its writes are there, the index may lag."""
+    limits = StreamLimits(pending_bookmarks_max=bookmarks_max)
+    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False), limits)
 
 
-def crash_everywhere(path: Path, how: str, work: Work) -> None:
-    """Stop a workload before each of its steps, and check what a reopening finds."""
+def crash_everywhere(path: Path, how: str, work: Work, limits: StreamLimits = STREAM_LIMITS) -> None:
+    """Stop a workload before each of its steps, and check the reopened stream."""
     rng = random.Random(f"crash {how}")
-    steps = step_count(path, work)
+    steps = step_count(path, work, limits)
     assert steps > 20
     for crash_at in range(steps + 1):
         run, disk = Run(), MemoryDisk()
-        with opened(path, disk) as streamer:
+        with opened(path, disk, limits) as streamer:
             disk.steps.clear()
             disk.crash_at = crash_at
             try:
@@ -250,9 +248,8 @@ def crash_everywhere(path: Path, how: str, work: Work) -> None:
 
 @pytest.mark.parametrize("work", [work, work_in_halves])
 def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work) -> None:
-    """What the process wrote and did not flush is found by the next one, which may not lose it any more.
-
-    A block node tells publishers at once what it has found; they forget it.
+    """The next process finds unflushed writes and must not lose them: a block node reports them to publishers
+    at once.
     """
     path = tmp_path / "s.bin"
     steps, unflushed_count = step_count(path, work), 0
@@ -277,13 +274,13 @@ def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work
 
 @pytest.mark.parametrize("index", ["as it was", "lost"])
 def test_the_power_fails_while_opening_after_a_kill(tmp_path: Path, index: str) -> None:
-    """The index must not have on disk what the header has not: that would be taken for a loss."""
+    """The index must not be on disk ahead of the header: that would count as a loss."""
     path = tmp_path / "s.bin"
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         commit(streamer, bookmark(1), (1, b"a"), flush=True)
         disk.steps.clear()
-        disk.crash_at = 3  # killed before the header is flushed: that is in the page cache
+        disk.crash_at = 3  # killed before the header's flush: it is in the page cache
         with pytest.raises(PowerLost):
             commit(streamer, bookmark(2), (1, b"b"), flush=True)
     assert disk.steps == ["pwrite", "fdatasync", "pwrite"]
@@ -308,9 +305,9 @@ def test_the_power_fails_while_opening_after_a_kill(tmp_path: Path, index: str) 
 def test_a_header_whose_flush_failed_is_not_believed_by_the_next_process(
     tmp_path: Path, is_evicted: bool
 ) -> None:
-    """The kernel has it in its cache and takes it for written; the disk does not, and nobody was told of it.
+    """The kernel takes the cached header for written; the disk lacks it, and nobody was told of the commit.
 
-    Of the entries that it counts, the kernel may have dropped some meanwhile: they are zeros then.
+    The kernel may have dropped some of its entries meanwhile, which are then zeros.
     """
     path, disk = tmp_path / "s.bin", MemoryDisk()
     with opened(path, disk) as streamer:
@@ -339,7 +336,7 @@ def test_a_header_whose_flush_failed_is_not_believed_by_the_next_process(
 
 
 def insist(streamer: DataStreamer, run: Run, offered: list[Item], step: Callable[[], object]) -> None:
-    """Do a step that makes the stream hold what is offered, again and again until the disk takes it."""
+    """Repeat a step until the disk takes it."""
     run.offered = offered
     while True:
         try:
@@ -351,12 +348,10 @@ def insist(streamer: DataStreamer, run: Run, offered: list[Item], step: Callable
 
 
 def insist_on_commit(streamer: DataStreamer, run: Run, *items: Item) -> None:
-    """Commit an operation, again and again until the disk takes it."""
     insist(streamer, run, [*run.acknowledged, *items], partial(commit, streamer, *items, flush=True))
 
 
 def work_insistently(streamer: DataStreamer, run: Run) -> None:
-    """Do a workload whose steps are done again until the disk takes them."""
     for number, size in enumerate((10, 600_000, 20, 4_000, 500_000, 30, 1_000_000, 40)):
         insist_on_commit(streamer, run, bookmark(number), (1, bytes([number + 1]) * size))
     for number, data in ((5, b"U" * 20), (9, b"V" * 500_000)):
@@ -373,10 +368,10 @@ def work_insistently(streamer: DataStreamer, run: Run) -> None:
 @pytest.mark.parametrize("failures", [1, 2, 5])
 @pytest.mark.parametrize("end", ["power fails", "process is killed"])
 def test_a_flush_fails_and_then_a_crash_comes(tmp_path: Path, failures: int, end: str) -> None:
-    """Each flush of a workload fails in turn, so many in a row; then all is lost that is in the cache alone.
+    """Each flush fails in turn, so many in a row; then everything that is only in the cache is lost.
 
-    The disk lies from then on: what is written through the cache to the blocks of that flush is never there.
-    Killed, the process leaves such blocks in the cache to the next one, which goes on before the power fails.
+    The disk lies from then on: writes through the cache to the blocks of that flush are lost. A killed
+    process leaves such blocks in the cache to the next one, which continues before the power fails.
     """
     path = tmp_path / "s.bin"
     counted = MemoryDisk()
@@ -418,7 +413,7 @@ def test_a_flush_fails_and_then_a_crash_comes(tmp_path: Path, failures: int, end
 
 
 def test_a_crash_while_putting_right(tmp_path: Path) -> None:
-    """Opening after a crash is stopped too, at each of its writes; the next opening finds the same stream."""
+    """The opening after a crash is stopped at each of its writes, too; the next one finds the same stream."""
     path = tmp_path / "s.bin"
     run, disk = Run(), MemoryDisk()
     with opened(path, disk) as streamer:
@@ -447,13 +442,13 @@ def test_a_crash_while_putting_right(tmp_path: Path) -> None:
 
 
 def big_commit_end(disk: MemoryDisk) -> int:
-    """Return how many steps the workload has done after its biggest commit, the only one that grows twice."""
+    """Return the number of steps up to the end of the biggest commit, the only one that grows twice."""
     growths = [step for step, name in enumerate(disk.steps) if name == "truncate"]
     return growths[1] + 5  # the growth itself, then the four steps of a commit
 
 
 def step_count_until_last_header(path: Path) -> int:
-    """Return the step before the header of the workload's big commit is written."""
+    """Return the step before the big commit's header is written."""
     disk = MemoryDisk()
     with opened(path, disk) as streamer:
         disk.steps.clear()
@@ -462,7 +457,7 @@ def step_count_until_last_header(path: Path) -> int:
 
 
 def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
-    """Their bookmarks may have reached the index, and readers may have had them: somebody has to say so."""
+    """Their bookmarks may be in the index, and readers may have seen them: the opening must say so."""
     path = tmp_path / "s.bin"
     disk = MemoryDisk()
     with opened(path, disk) as streamer:

@@ -18,7 +18,6 @@ import pytest
 from sluice.datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
 from sluice.datastream.file.bookmarks import (
     COVERED_KEY,
-    REBUILD_BATCH_BOOKMARKS,
     STREAM_KEY,
     BookmarkIndex,
     Notes,
@@ -28,6 +27,7 @@ from sluice.datastream.file.bookmarks import (
 )
 from sluice.datastream.file.page_index import PageTable
 from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.limits import REBUILD_BATCH_BOOKMARKS
 from tests.datastream.streams import bookmark, commit
 
 OPEN_WITH_LEVELDB = """
@@ -128,7 +128,7 @@ def test_a_second_opener_in_this_process_is_refused_and_unlocks_nothing(tmp_path
         assert str(caught.value) == (
             f"{tmp_path}/s.bin: the stream is in use by another program or opener (lock {lock}, this process)"
         )
-    # The refused opener closed no descriptor of LOCK: that would have dropped the first one's fcntl lock.
+    # The refused opener closed no descriptor of LOCK, which would have dropped the first one's fcntl lock.
     assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 7
     index.close()
     assert run(OPEN_WITH_LEVELDB, tmp_path / "s.db")[0] == 0
@@ -147,7 +147,7 @@ def test_a_second_opener_in_another_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", ["open", "recover", "wipe"])
 def test_both_locks_are_held(tmp_path: Path, after: str) -> None:
-    """`flock` is what the Go server looks at, `fcntl` what LevelDB's own library does."""
+    """The Go server takes `flock`, LevelDB's library `fcntl`."""
     index = BookmarkIndex(tmp_path / "s.bin")
     if after == "recover":
         index.recover()
@@ -208,7 +208,7 @@ def test_wipe(tmp_path: Path) -> None:
     index.put_table(0, table)
     index.wipe()
     assert (index.get(b"a"), index.covered, index.highest_number(9)) == (None, None, None)
-    assert index.get_table(0) == table  # which is of the file
+    assert index.get_table(0) == table
     index.close()
     with pytest.raises(BookmarksUnavailable, match="the bookmark DB is closed"):
         index.get(b"a")
@@ -221,8 +221,6 @@ def _refuse_if(fails: bool) -> None:
 
 
 class FailingBatch:
-    """A batch that cannot be written while its database is told to fail."""
-
     def __init__(self, below: Any, state: dict[str, bool]) -> None:
         self._below = below
         self._state = state
@@ -236,7 +234,7 @@ class FailingBatch:
 
 
 class FailingDatabase:
-    """A LevelDB whose batches fail while told to."""
+    """A LevelDB whose batches fail on demand."""
 
     def __init__(self, folder: str, state: dict[str, bool]) -> None:
         if state["open_fails"]:
@@ -285,7 +283,7 @@ def lose_folder(folder: Path) -> None:
 
 
 def lose_database(folder: Path) -> None:
-    """Leave the LOCK file."""
+    """Delete all files but LOCK."""
     for path in folder.iterdir():
         if path.name != "LOCK":
             path.unlink()
@@ -295,7 +293,7 @@ def lose_database(folder: Path) -> None:
 def test_a_folder_that_is_lost_under_a_server_is_made_anew_by_the_next_opening(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    """An empty one took its place that said it covers all, so that older bookmarks were lost for good."""
+    """An empty index that claimed to cover everything would lose older bookmarks for good."""
     path, folder = tmp_path / "s.bin", tmp_path / "s.db"
     state = {"open_fails": False, "write_fails": False}
     streamer = DataStreamer.open(
@@ -309,7 +307,7 @@ def test_a_folder_that_is_lost_under_a_server_is_made_anew_by_the_next_opening(
     for _ in range(2):
         with pytest.raises(CommitFailed, match=r"LOCK is gone|it covers 0 entries, expected at least 2"):
             commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
-    assert streamer.get_bookmark(b"b") == 2  # of those that wait, none is lost
+    assert streamer.get_bookmark(b"b") == 2  # no pending one is lost
     streamer.close()
     with DataStreamer.open(path) as streamer:
         assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
@@ -317,7 +315,7 @@ def test_a_folder_that_is_lost_under_a_server_is_made_anew_by_the_next_opening(
 
 
 def test_a_folder_that_is_lost_is_noticed_with_the_next_batch(tmp_path: Path) -> None:
-    """LevelDB writes to deleted files as to others; and then another opener may have the stream, too."""
+    """LevelDB writes to deleted files without an error, and another opener may have the stream."""
     with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
         commit(streamer, (0xB0, b"a"), (1, b"x"), flush=True)
         (tmp_path / "s.db").rename(tmp_path / "away")
@@ -328,7 +326,7 @@ def test_a_folder_that_is_lost_is_noticed_with_the_next_batch(tmp_path: Path) ->
             streamer.update_entry_data(1, 1, b"y")
         assert [streamer.get_bookmark(name) for name in (b"a", b"b")] == [0, 2]
         assert not (tmp_path / "s.db").exists()
-        (tmp_path / "away").rename(tmp_path / "s.db")  # it is there again, and goes on
+        (tmp_path / "away").rename(tmp_path / "s.db")
         commit(streamer, (0xB0, b"c"), (1, b"z"), flush=True)
         assert [streamer.get_bookmark(name) for name in (b"a", b"b", b"c")] == [0, 2, 4]
 
@@ -342,7 +340,7 @@ def test_the_lock_file_of_a_failed_opening_is_free(tmp_path: Path) -> None:
 
 
 def test_a_database_that_cannot_be_opened_again_refuses_a_batch(tmp_path: Path) -> None:
-    """It raised a TypeError, which no caller expects of a disk that is ill."""
+    """With an error that callers expect, no TypeError."""
     state = {"open_fails": False, "write_fails": True}
     index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
     index.record({b"a": 1}, 2)
@@ -359,7 +357,7 @@ def test_a_database_that_cannot_be_opened_again_refuses_a_batch(tmp_path: Path) 
 
 
 def test_a_rebuilt_index_is_written_in_batches(tmp_path: Path) -> None:
-    """Two pages with a batch in all, and then one with a bookmark too few."""
+    """Two pages fill a batch; then one bookmark is missing."""
     index = BookmarkIndex(tmp_path / "s.bin")
     waiting: list[int] = []
 
@@ -380,7 +378,7 @@ def test_a_rebuilt_index_is_written_in_batches(tmp_path: Path) -> None:
 
 
 class WatchedDatabase:
-    """A LevelDB that notes which batches were to be on disk, and whose next write Ctrl-C can prevent."""
+    """A LevelDB that records which batches are flushed; Ctrl-C may prevent its next write."""
 
     def __init__(self, folder: str, sync: list[bool], interrupted: list[bool]) -> None:
         self._below = plyvel.DB(folder, create_if_missing=True)
@@ -399,8 +397,6 @@ class WatchedDatabase:
 
 
 class InterruptedBatch:
-    """A batch that Ctrl-C prevents from being written."""
-
     def __init__(self, below: Any) -> None:
         self._below = below
 
@@ -412,7 +408,7 @@ class InterruptedBatch:
 
 
 def test_a_correction_is_flushed_behind_a_batch_that_was_not(tmp_path: Path) -> None:
-    """A truncation while a batch of unflushed commits is under way in the other thread."""
+    """A truncation while the other thread writes a batch of unflushed commits."""
     sync: list[bool] = []
     index = BookmarkIndex(tmp_path / "s.bin", lambda folder: WatchedDatabase(folder, sync, []))
     index.record({b"a": 1, b"b": 7}, 8)
@@ -455,8 +451,6 @@ def test_a_copy_that_cannot_be_made_keeps_no_writer_out(
 
 
 def refuse_threads(error: BaseException) -> Callable[[object], None]:
-    """Return a `Thread.start` that raises."""
-
     def start(_: object) -> None:
         raise error
 
@@ -467,7 +461,7 @@ def refuse_threads(error: BaseException) -> Callable[[object], None]:
 def test_where_no_thread_is_to_be_had_a_batch_is_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_fails: bool
 ) -> None:
-    """The thread that was never started was waited for, which fails: so did every commit, and closing."""
+    """Waiting for a thread that never started would fail every commit, and closing."""
     state = {"open_fails": False, "write_fails": write_fails}
     index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
     index.record({b"a": 1}, 2)
@@ -509,13 +503,11 @@ def test_a_thread_that_was_interrupted_before_it_was_started(
 
 
 def test_a_database_that_cannot_be_closed_lets_go_of_the_folder(tmp_path: Path) -> None:
-    """The locks are free, and closing says what went wrong."""
+    """The locks are free, and closing raises the error."""
     index = BookmarkIndex(tmp_path / "s.bin")
     database = index._database
 
     class Stuck:
-        """A LevelDB that refuses to be closed."""
-
         def close(self) -> None:
             database.close()
             raise RuntimeError("stuck")
@@ -530,7 +522,7 @@ def test_a_database_that_cannot_be_closed_lets_go_of_the_folder(tmp_path: Path) 
 
 
 class Database:
-    """A DB that takes batches, and refuses reads when told to."""
+    """A DB that takes batches, and refuses reads on demand."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {b"old": b"1"}
@@ -605,14 +597,14 @@ BATCH_HEAD = 12
 
 
 def batch_of(size: int, key: bytes) -> dict[bytes, bytes]:
-    """One pair whose batch takes so many bytes of a log, head included."""
+    """A pair whose batch takes so many bytes of a log, head included."""
     # tag, key length, value length of three bytes
     value_size = size - LOG_HEAD - BATCH_HEAD - 1 - 1 - len(key) - 3
     return {key: b"v" * value_size}
 
 
 def log_of(folder: Path, *sizes: int) -> Path:
-    """Make a DB whose log has a record for each size; return the log."""
+    """Make a DB whose log has records of these sizes; return the log."""
     database = plyvel.DB(str(folder), create_if_missing=True)
     for number, size in enumerate(sizes):
         with database.write_batch() as batch:
@@ -638,7 +630,7 @@ def keys_of(folder: Path, *, paranoid: bool = True) -> list[bytes]:
 
 
 def test_leveldb_passes_over_a_hole_that_cuts_no_record(tmp_path: Path) -> None:
-    """What makes all this necessary."""
+    """The reason for `has_hole`."""
     folder = tmp_path / "s.db"
     log = log_of(folder, LOG_BLOCK, 20_000, LOG_BLOCK - 20_000, 20_000)
     punch(log, LOG_BLOCK, LOG_BLOCK + 4_096)
@@ -655,7 +647,7 @@ def test_leveldb_passes_over_a_hole_that_cuts_no_record(tmp_path: Path) -> None:
         (0, 4_096, True),
         (LOG_BLOCK, LOG_BLOCK + 7, True),
         (LOG_BLOCK + 20_000, LOG_BLOCK + 20_007, True),
-        (12_288, 16_384, False),  # it cuts a record: LevelDB finds that
+        (12_288, 16_384, False),  # cuts a record: LevelDB notices
         (
             2 * LOG_BLOCK,
             3 * LOG_BLOCK,
@@ -672,7 +664,7 @@ def test_holes(tmp_path: Path, start: int, end: int, expected: bool) -> None:
 
 
 def test_records_of_all_sizes_have_no_hole(tmp_path: Path) -> None:
-    """Also with ends of blocks in which no head fits, and records that go over blocks."""
+    """Also blocks that end with no room for a head, and records across blocks."""
     sizes = [LOG_BLOCK - 6, 300, LOG_BLOCK - 307, 1, *range(200, 400, 7), 3 * LOG_BLOCK, 500, LOG_BLOCK - 7]
     log = log_of(tmp_path / "s.db", *(max(size, 300) for size in sizes))
     assert not has_hole(log.read_bytes())

@@ -1,4 +1,4 @@
-"""Commits in two halves: what is seen and what is on disk, whatever the disk refuses and who interrupts."""
+"""Commits in two halves: what is visible and what is on disk, whatever fails or interrupts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ THIRD = (bookmark(3), *BIG)
 
 
 def begin(streamer: DataStreamer, *items: Item) -> list[int]:
-    """Begin the commit of one operation; return the entry numbers."""
     streamer.start_atomic_op()
     numbers = add(streamer, items)
     streamer.begin_commit()
@@ -50,7 +49,7 @@ def on_disk(memory: MemoryDisk, folder: Path) -> list[object]:
 
 
 def test_a_begun_commit_is_seen_when_the_next_one_has_begun(tmp_path: Path) -> None:
-    """And is told of and found by its bookmark then; what is seen is on disk."""
+    """Listeners hear of it, its bookmark finds it, and it is on disk."""
     memory = MemoryDisk()
     with open_on(tmp_path, memory) as streamer:
         told: list[int] = []
@@ -83,7 +82,7 @@ def test_each_commit_costs_one_flush_while_they_follow_one_another(tmp_path: Pat
             assert disk.calls == ["pwrite", "pwrite", "fdatasync"]
             disk.calls.clear()
             streamer.recover()
-            assert disk.calls == []  # what is seen is known to be on disk
+            assert disk.calls == []  # visible entries are surely on disk
         streamer.finish_commit()
         assert disk.calls == ["pwrite", "fdatasync"]
         disk.calls.clear()
@@ -92,7 +91,7 @@ def test_each_commit_costs_one_flush_while_they_follow_one_another(tmp_path: Pat
 
 
 def test_a_failing_bookmark_db_stops_the_next_commit(tmp_path: Path) -> None:
-    """And not the one that was begun before, whose bookmarks are kept in memory."""
+    """The commit begun before stands, with its bookmarks in memory."""
     state = {"open_fails": False, "write_fails": False}
     path = tmp_path / "s.bin"
     with DataStreamer.open(path, open_database=lambda folder: FailingDatabase(folder, state)) as streamer:
@@ -215,7 +214,7 @@ FAULTS = [
 def test_a_disk_that_refuses_the_second_of_two(
     tmp_path: Path, method: str, plan: list[int | None], step: str, stays: bool
 ) -> None:
-    """What was begun before can still be finished, unless the flush that it shares has failed."""
+    """The first can still be finished, unless the shared flush failed."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     with open_on(tmp_path, disk) as streamer:
@@ -245,7 +244,7 @@ def test_a_disk_that_refuses_the_second_of_two(
 def test_a_disk_that_refuses_the_second_half(
     tmp_path: Path, plan: dict[str, list[int | None]], step: str
 ) -> None:
-    """What was started since goes with it: its entry numbers are those behind what is gone."""
+    """Operations started since are dropped, too: their entry numbers follow the dropped ones."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     with open_on(tmp_path, disk) as streamer:
@@ -283,7 +282,7 @@ def test_whoever_interrupts_finds_all_of_a_commit_or_nothing(
     error: type[BaseException],
     items: tuple[Item, ...],
 ) -> None:
-    """Of the two that share a flush the second is gone; the first too, unless it was seen already."""
+    """Of two that share a flush the second is dropped; the first too, unless it was visible."""
     memory = MemoryDisk()
     owner = {"OperationGroup": OperationGroup, "Appender": Appender, "BookmarkIndex": BookmarkIndex}
     class_name, _, method = where.partition(".")
@@ -305,7 +304,7 @@ def test_whoever_interrupts_finds_all_of_a_commit_or_nothing(
             except error:
                 raised = True
         is_written = method == "write_pending"
-        # Without pages or checkpoints of its own there is nothing to adopt.
+        # Nothing to adopt without pages or checkpoints.
         never_reached = class_name == "OperationGroup" or (method == "adopt" and items is not THIRD)
         assert raised or never_reached or (is_written and error is MemoryError)
         expected = entries(*FIRST, *items) if is_written or not raised else entries(*FIRST)
@@ -359,7 +358,7 @@ def test_whatever_the_disk_refuses(
     tmp_path_factory: pytest.TempPathFactory,
     calls: list[tuple[str, list[int], tuple[str, int] | None]],
 ) -> None:
-    """After each call: what is seen is what was told, it is on disk, and its bookmarks lead to it."""
+    """After each call: visible entries were reported and are on disk, and their bookmarks lead to them."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     seen: list[Item] = []
@@ -407,9 +406,9 @@ def test_whatever_the_disk_refuses(
 
 @pytest.mark.parametrize("how", ["commit", "begin", "recover"])
 def test_after_a_failed_flush_the_index_is_opened_again(tmp_path: Path, how: str) -> None:
-    """LevelDB does not hear that its log, on the same disk, was not written; opened again it writes it anew.
+    """LevelDB does not notice that its log was lost; reopened, it writes the log anew.
 
-    First the file is put right: a DB that is closed while its disk is ill cannot be read.
+    The file is repaired first: a DB that is closed on a failing disk cannot be read.
     """
     memory = MemoryDisk()
     disk = FailingDisk(memory)

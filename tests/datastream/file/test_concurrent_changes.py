@@ -1,4 +1,4 @@
-"""Changes under the eyes of readers: torn reads, and ranges sent to a socket."""
+"""Changes beside readers: torn reads, and ranges sent to a socket."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ def test_reads_see_the_patch(offset: int, size: int) -> None:
 
 @pytest.mark.parametrize("moment", ["begins", "ends", "begins and ends"])
 def test_a_change_during_a_read(moment: str) -> None:
-    """The bytes that were read first are torn; they are read again."""
+    """The first bytes are torn, so they are read again."""
     changes = Changes()
     torn = OLD[:40] + b"N" * 7 + OLD[47:]
 
     class Racing(MemoryDisk):
-        """Lets the change happen during the first read."""
-
         reads = 0
 
         def pread(self, size: int, offset: int) -> bytes:
@@ -113,9 +111,9 @@ def test_who_has_lost_its_place(
             sender.send(pair[0].fileno(), offset, 1)
         with pytest.raises(StreamChanged, match=f"offset {offset}: the stream was truncated or"):
             sender.check(offset)
-        sender.begin()  # stands nowhere now, so it may begin anywhere
+        sender.begin()  # it has no place, so it may begin anywhere
     assert sender.send(pair[0].fileno(), offset, 1) == 1
-    sender.check(99)  # it has been told, so that the change does not concern it any more
+    sender.check(99)  # the reader knows of this change already
 
 
 def test_one_change_too_many_to_remember() -> None:

@@ -74,7 +74,7 @@ def test_room_is_zeros_that_have_their_place(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture(params=["disk", "memory"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder where tests are, and one on tmpfs, which takes direct writes and writes through the cache."""
+    """A folder for tests, and one on tmpfs, whose direct writes go through the cache."""
     if request.param == "disk":
         yield tmp_path
     elif not SHARED_MEMORY.is_mount() or not os.access(SHARED_MEMORY, os.W_OK):
@@ -85,7 +85,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_a_socket_holds_stays_when_it_is_replaced(folder: Path) -> None:
-    """One large write, as a kernel with large folios keeps several pages of it together."""
+    """One large write: a kernel with large folios keeps several of its pages together."""
     path = folder / "file"
     old, new, offset = b"o" * 65_536, b"n" * 8_192, 12_288
     create_file(path, b"", 1 << 20)
@@ -115,14 +115,13 @@ def test_bytes_are_replaced_whatever_the_file_system_can_do(
     if not is_holed:
         monkeypatch.setattr("sluice.datastream.file.disk._fallocate", lambda *_: -1)
     disk.replace(b"n" * 4_096, 8_192)
-    monkeypatch.setattr(os, "open", refuse_direct)  # as NFS of old, which makes no holes either
+    monkeypatch.setattr(os, "open", refuse_direct)  # like old NFS, which makes no holes either
     disk.replace(b"m" * 4_096, 4_096)
     assert path.read_bytes() == b"h" * 4_096 + b"m" * 4_096 + b"n" * 4_096 + b"h" * 4_096
     disk.close()
 
 
 def refuse_direct(path: str, flags: int, *rest: int) -> int:
-    """Open a file, but not for direct writes."""
     if flags & os.O_DIRECT:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     return real_open(path, flags, *rest)
@@ -135,7 +134,7 @@ def refuse_direct(path: str, flags: int, *rest: int) -> int:
 def disk(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RealDisk]:
-    """A file of 4 MiB, on a file system where direct writes go past the cache, and as if they did not."""
+    """A file of 4 MiB, with and without direct writes past the cache."""
     path = tmp_path / "file"
     create_file(path, b"h" * 4_096, 4 << 20)
     disk = RealDisk(path)
@@ -169,7 +168,7 @@ def test_what_is_rewritten_is_on_the_disk_and_is_read(disk: RealDisk, size: int)
 def test_bytes_that_a_rewrite_finds_otherwise_are_not_believed(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that takes what it is told, and holds something else."""
+    """A disk that holds other bytes than it took."""
     monkeypatch.setattr(disk, "read_past_cache", lambda size, offset: bytes(size))
     with pytest.raises(OSError, match="the disk holds other bytes than it took at offset 8192"):
         disk.rewrite(b"n" * 4_096, 8_192)
@@ -181,7 +180,7 @@ def test_bytes_that_a_rewrite_finds_otherwise_are_not_believed(
 def test_a_rewrite_that_is_refused_leaves_its_bytes_to_be_read(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache may have been the only place that had them, and those of pages beside them."""
+    """Perhaps only the cache had them, and those of neighbouring pages."""
     disk.pwrite(b"o" * 65_536, 0)
     disk.fdatasync()
 
@@ -197,7 +196,7 @@ def test_a_rewrite_that_is_refused_leaves_its_bytes_to_be_read(
 
 
 def test_pages_that_others_hold_are_not_taken_for_the_disk(disk: RealDisk) -> None:
-    """A socket holds them: they cannot be dropped, and what is read comes from them."""
+    """A socket holds them, so they cannot be dropped, and reads return them."""
     disk.pwrite(b"o" * 65_536, 0)
     disk.fdatasync()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -212,7 +211,7 @@ def test_pages_that_others_hold_are_not_taken_for_the_disk(disk: RealDisk) -> No
             with pytest.raises(OSError, match="lets nobody read past its page cache"):
                 disk.rewrite(b"o" * 4_096, 8_192)
         assert receiver.recv(65_536, socket.MSG_WAITALL) == b"o" * 65_536
-    for _ in range(200):  # until the kernel has let go of what the socket held
+    for _ in range(200):  # until the kernel has dropped what the socket held
         with contextlib.suppress(OSError):
             disk.rewrite(b"n" * 4_096, 8_192)
             break

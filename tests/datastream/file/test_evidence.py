@@ -1,4 +1,5 @@
-"""What header, index and file each say: a header that went back is refused, what a crash leaves is not."""
+"""The evidence of header, index and file: a header that went back is refused, the traces of a crash are
+not."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sluice.datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailable
-from sluice.datastream.file import evidence as evidence_module
 from sluice.datastream.file.bookmarks import STREAM_KEY, BookmarkIndex
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.evidence import BOOKMARKS_COMPARED_AT_OPEN_MAX, Evidence, Tail, entries_behind
@@ -30,7 +30,6 @@ BIG = (9, b"b" * 400_000)
 
 
 def header_of(path: Path) -> bytes:
-    """The 38 bytes of the header entry."""
     with path.open("rb") as file:
         file.seek(HEADER_OFFSET)
         return file.read(HEADER_SIZE)
@@ -43,7 +42,6 @@ def put_header(path: Path, header: bytes) -> None:
 
 
 def filled(path: Path, *extra: Item, flush: bool = True) -> list[bytes]:
-    """Make a stream of operations; return the header behind each of them."""
     headers = []
     with DataStreamer.open(path, initial_pages=1, growth_pages=1) as streamer:
         for number in range(OPERATIONS):
@@ -58,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """Open a stream, which must be refused and left as it is; return why."""
+    """Open a stream that must be refused and stay unchanged; return the refusal."""
     content, held = path.read_bytes(), held_in(path.with_name("s.db"))
     for _ in range(2):
         with pytest.raises(HeaderBehind) as caught:
@@ -104,7 +102,7 @@ def test_an_empty_header_is_one_that_went_back(path: Path) -> None:
 
 
 def test_a_header_that_went_back_over_damage_is_refused_too(path: Path) -> None:
-    """The entries are not all there, and the index knows of them."""
+    """Some entries are missing, and the index knows of them."""
     headers = filled(path)
     put_header(path, headers[3])
     end = int.from_bytes(headers[7][22:30], "big")
@@ -125,7 +123,7 @@ def test_a_file_that_is_older_than_its_folder_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["fingerprint of fewer", "no fingerprint"])
 def test_a_folder_without_a_fingerprint_of_it_all_is_known_by_its_bookmarks(path: Path, key: str) -> None:
-    """Earlier versions counted, and said not whose the index is."""
+    """Earlier versions counted entries, and did not name the stream."""
     headers = filled(path)
     put_header(path, headers[3])
     changes = {STREAM_KEY.decode(): None if key == "no fingerprint" else u64(4096) + u64(1) + bytes(16)}
@@ -137,7 +135,7 @@ def test_a_folder_without_a_fingerprint_of_it_all_is_known_by_its_bookmarks(path
 
 
 def test_a_stream_that_a_go_program_has_cut_is_opened(path: Path) -> None:
-    """It knows nothing of our count, and leaves it; its library appends to the log that ours began."""
+    """A Go program leaves our count as it is; its library appends to the log that ours began."""
     headers = filled(path)
     put_header(path, headers[3])
     log = path.with_name("s.db") / "LOG"
@@ -154,7 +152,7 @@ def test_a_stream_that_a_go_program_has_cut_is_opened(path: Path) -> None:
 
 
 def test_that_a_go_program_was_there_is_known_also_behind_an_opening_that_came_to_nothing(path: Path) -> None:
-    """LevelDB's log, which says so, is another one since then."""
+    """The failed opening has begun a new LevelDB log, which says nothing of it."""
     headers = filled(path)
     put_header(path, headers[3])
     with (path.with_name("s.db") / "LOG").open("ab") as log:
@@ -169,7 +167,7 @@ def test_that_a_go_program_was_there_is_known_also_behind_an_opening_that_came_t
     with DataStreamer.open(path) as streamer:
         assert list(streamer.read_entries(0)) == entries(*ITEMS[:20])
         commit(streamer, bookmark(77), flush=True)
-    put_header(path, headers[1])  # nobody was there since
+    put_header(path, headers[1])  # nobody opened it since
     assert "covers 21 entries" in refused(path)
 
 
@@ -183,7 +181,7 @@ def test_bookmarks_that_a_program_wrote_before_its_commit_do_not_count(path: Pat
 
 
 def test_a_larger_index_of_another_stream_is_made_anew(path: Path) -> None:
-    """Also with a bookmark that both have, elsewhere."""
+    """Also with a bookmark that both streams have at different entries."""
     other = path.with_name("x.bin")
     with DataStreamer.open(other, initial_pages=1) as streamer:
         commit(
@@ -199,7 +197,7 @@ def test_a_larger_index_of_another_stream_is_made_anew(path: Path) -> None:
 
 @pytest.mark.parametrize("differs_at", [BOOKMARKS_COMPARED_AT_OPEN_MAX - 1, BOOKMARKS_COMPARED_AT_OPEN_MAX])
 def test_so_many_bookmarks_are_compared(path: Path, differs_at: int) -> None:
-    """In the order of their bytes; further ones would each need the walk of a page."""
+    """In the order of their bytes; each further one might need the walk of a page."""
     count = BOOKMARKS_COMPARED_AT_OPEN_MAX + 2
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, *[bookmark(number) for number in range(count)], flush=True)
@@ -216,7 +214,6 @@ def test_so_many_bookmarks_are_compared(path: Path, differs_at: int) -> None:
 
 
 def behind(path: Path) -> list[tuple[int, int]]:
-    """(number, offset) of the entries behind the header."""
     disk = RealDisk(path, writable=False)
     try:
         return [
@@ -234,7 +231,7 @@ def test_the_entries_behind_a_header_go_on_over_pages(path: Path) -> None:
         put_header(path, header)
         assert behind(path) == offsets[6 * (kept + 1) :]
     put_header(path, headers[0])
-    for number in (7, 11, 40):  # one whose number, length or type is wrong ends them
+    for number in (7, 11, 40):  # a wrong number, length or type ends them
         for at, byte in ((0, 7), (1, 0xFF), (16, 0xEE), *(((4, 3),) if number == 7 else ())):
             content = path.read_bytes()
             with path.open("r+b") as file:
@@ -249,20 +246,18 @@ def test_behind_the_end_of_a_file_is_nothing(path: Path) -> None:
     assert behind(path) == []
 
 
-def test_the_tail_is_looked_at_up_to_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tail_is_looked_at_up_to_a_limit(path: Path) -> None:
     headers = filled(path)
     put_header(path, headers[0])
     start, end = (int.from_bytes(header[22:30], "big") for header in (headers[0], headers[1]))
     assert end - start < TAIL_LOOKED_AT_BYTES_MAX
-    found = []
+    found: list[Tail] = []
 
     def judge(evidence: Evidence) -> None:
-        found.append(evidence.tail())
+        found.extend((evidence.tail(), evidence.tail(end - start)))
 
-    for size in (TAIL_LOOKED_AT_BYTES_MAX, end - start):
-        monkeypatch.setattr(evidence_module, "TAIL_LOOKED_AT_BYTES_MAX", size)
-        with pytest.raises(HeaderBehind):
-            DataStreamer.open(path, judge=judge)
+    with pytest.raises(HeaderBehind):
+        DataStreamer.open(path, judge=judge)
     last = int.from_bytes(headers[-1][22:30], "big")
     assert found == [Tail(55, last, is_all=True), Tail(5, end, is_all=False)]
     assert str(found[1]) == f"at least 5 whole entries, to offset {end}"
@@ -272,7 +267,7 @@ def test_the_tail_is_looked_at_up_to_a_limit(path: Path, monkeypatch: pytest.Mon
 
 
 class No(Exception):
-    """Somebody does not want it opened."""
+    """The refusal of a judge."""
 
 
 def test_a_judge_is_asked_before_anything_is_changed(path: Path) -> None:
@@ -332,7 +327,7 @@ def test_a_judge_cannot_count_what_is_not_there(path: Path, wrong: Callable[[int
 
 
 def test_the_count_never_leads_the_header(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the evidence rests on: at each batch of the index the header on disk counts as much."""
+    """The basis of the evidence: at each batch of the index, the header on disk counts as much."""
     seen: list[tuple[int, int]] = []
     take_pending = BookmarkIndex._take_pending
 

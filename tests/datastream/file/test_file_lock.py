@@ -1,4 +1,4 @@
-"""One writer to a stream file, by whatever name; the others are processes of their own, as in life."""
+"""One writer to a stream file, by whatever name; the others are real processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ sys.stdin.read()
 
 @contextmanager
 def held(how: str, path: Path) -> Iterator[int]:
-    """Have another process hold a file or a database; give its process id."""
+    """Have another process hold a file or a database; yield its process id."""
     words = [sys.executable, "-c", HOLD, how, str(path)]
     holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
@@ -67,7 +67,7 @@ def held(how: str, path: Path) -> Iterator[int]:
 
 
 def opened_elsewhere(path: Path | str, *how: str) -> str:
-    """Open a stream in another process and close it again; return why it was refused, empty if it was not."""
+    """Open and close a stream in another process; return its refusal, or ""."""
     words = [sys.executable, "-c", OPEN, str(path), *how]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode in (0, 7), done.stderr
@@ -80,7 +80,6 @@ def name_of(pid: int) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A stream with one entry, in a folder of its own."""
     path = tmp_path / "node" / "s.bin"
     path.parent.mkdir()
     with DataStreamer.open(path, initial_pages=1) as streamer:
@@ -151,13 +150,13 @@ def test_what_another_program_locks_or_writes_is_not_opened(path: Path, tmp_path
             f"(which has it open for writing, process {pid} ({name_of(pid)}))"
         )
         assert caught.value.path == path
-        # Who only reads is kept out by who locks, as ever.
+        # Locks keep out readers, as before.
         assert bool(opened_elsewhere(path, "read")) == (how != "writer")
     DataStreamer.open(path).close()
 
 
 def test_where_nobody_may_ask_who_writes_locks_decide(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is another user's, or the file system has no leases."""
+    """The file belongs to another user, or the file system has no leases."""
     call = fcntl.fcntl
 
     def without_leases(fd: int, command: int, argument: Any = 0) -> Any:
@@ -177,14 +176,14 @@ def test_where_nobody_may_ask_who_writes_locks_decide(path: Path, monkeypatch: p
 def test_a_server_elsewhere_that_grants_no_lease_is_no_writer(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS and SMB answer as if somebody wrote, where the server has not delegated the file."""
+    """NFS and SMB answer as if there were a writer, unless the server has delegated the file."""
     monkeypatch.setattr(file_lock, "file_system_of", lambda fd: 0x6969)
     with held("writer", path):
         DataStreamer.open(path).close()
 
 
 def test_whoever_looks_at_a_stream_in_use_by_another_name_is_refused(path: Path, tmp_path: Path) -> None:
-    other = hard_link(path, tmp_path)  # beside which there is no folder, whose lock would keep it out
+    other = hard_link(path, tmp_path)  # without a folder, whose lock would keep it out
     with DataStreamer.open(path):
         with pytest.raises(StreamInUse):
             check_stream(other)
@@ -194,7 +193,7 @@ def test_whoever_looks_at_a_stream_in_use_by_another_name_is_refused(path: Path,
 
 
 def test_who_asks_whether_anybody_writes_kills_nobody(path: Path) -> None:
-    """An opener that asks holds a lease for a moment; who opens the file in this moment comes second."""
+    """The check holds a lease for a moment; an opener at this moment comes second."""
     with path.open("rb") as file:
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -203,7 +202,7 @@ def test_who_asks_whether_anybody_writes_kills_nobody(path: Path) -> None:
 
 
 def test_readers_share_and_keep_writers_out(path: Path, tmp_path: Path) -> None:
-    shutil.rmtree(path.with_name("s.db"))  # there is no folder whose lock they could meet in
+    shutil.rmtree(path.with_name("s.db"))  # no folder has a lock to meet in
     other = hard_link(path, tmp_path)
     with DataStreamer.open(path, read_only=True):
         assert opened_elsewhere(other, "read") == ""
@@ -241,7 +240,7 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def dotted(tmp_path: Path) -> Path:
-    """A stream in a folder with a dot in its name, as yet without any other folder."""
+    """A stream in a folder with a dot in its name, without any other folder."""
     path = tmp_path / "v1.2" / "s.a.bin"
     path.parent.mkdir()
     with DataStreamer.open(path, initial_pages=1) as streamer:
@@ -282,7 +281,7 @@ def test_a_go_program_and_ours_exclude_each_other(
     shutil.rmtree(other)
     with DataStreamer.open(dotted) as streamer:
         commit(streamer, (1, b"y"))
-        with pytest.raises(BlockingIOError), lock.open("r+b") as file:  # what the Go programs do
+        with pytest.raises(BlockingIOError), lock.open("r+b") as file:  # like the Go programs
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         program = "import sys, plyvel; plyvel.DB(sys.argv[1], create_if_missing=True)"
         done = subprocess.run(
@@ -338,7 +337,7 @@ def test_a_folder_that_may_not_be_made_is_not_locked(
 def test_a_go_program_that_was_given_a_path_with_two_dots(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder is .db where it runs, for all its files; it is kept out where it has been there before."""
+    """Its folder is .db in its working folder, for all its files; it is kept out where it has been before."""
     monkeypatch.chdir(path.parent.parent)
     folder = path.parent.parent / ".db"
     DataStreamer.open(path).close()
@@ -403,7 +402,7 @@ def test_a_forked_process_neither_writes_nor_keeps_the_locks(path: Path) -> None
 
 
 def test_locks_are_given_back_also_where_a_copy_of_the_descriptor_is_left(path: Path) -> None:
-    """As between the fork and the exec of a process that another thread starts."""
+    """As between fork and exec of a process that another thread starts."""
     first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
     copy = os.dup(first)
     try:
@@ -427,7 +426,7 @@ def test_a_process_that_is_executed_has_no_lock(path: Path) -> None:
 
 
 def test_a_commit_after_all_of_this(path: Path) -> None:
-    """What a refused opener closes drops no lock of who has the stream."""
+    """A refused opener's close drops no lock of the owner."""
     with DataStreamer.open(path) as streamer:
         for _ in range(2):
             with pytest.raises(StreamInUse):

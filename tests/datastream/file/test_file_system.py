@@ -1,4 +1,4 @@
-"""What is said of file systems, here and by kernels that are older or know less."""
+"""Facts about file systems, here and from older kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def answering(mask: int, dio_mem_align: int, dio_offset_align: int = 512) -> Callable[..., int]:
-    """A statx that gives this answer."""
-
     def statx(fd: int, path: bytes, flags: int, asked: int, answer: ctypes.Array[ctypes.c_char]) -> int:
         assert (path, flags, asked) == (b"", 0x1000, 0x2000)
         struct.pack_into("=I", answer, 0, mask)
@@ -42,9 +40,9 @@ def answering(mask: int, dio_mem_align: int, dio_offset_align: int = 512) -> Cal
     [
         (EXT, answering(0x3FFF, 512), True),
         (EXT, answering(0x3FFF, 512, 4_096), True),
-        (EXT, answering(0x3FFF, 512, 16_384), False),  # ours are not aligned so far
+        (EXT, answering(0x3FFF, 512, 16_384), False),  # more than our alignment
         (EXT, answering(0x3FFF, 0), False),  # data=journal
-        (EXT, answering(0x1FFF, 512), False),  # a kernel that does not say; what is there means nothing
+        (EXT, answering(0x1FFF, 512), False),  # a kernel that does not say: the value means nothing
         (EXT, lambda *_: -1, False),
         (EXT, None, False),  # a C library without it
         (XFS, answering(0x1FFF, 0), True),

@@ -1,4 +1,4 @@
-"""What a fingerprint sees of a stream, and what it leaves out."""
+"""What a fingerprint covers of a stream, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ IMAGE = bytes(number * 31 % 251 for number in range(END + 4000))
 
 
 def reader(image: bytes, *flips: int) -> ReadBytes:
-    """Return what reads an image with other bytes at some offsets."""
     changed = bytearray(image)
     for offset in flips:
         changed[offset] ^= 1
@@ -65,7 +64,7 @@ def test_it_sees_the_first_bytes_and_the_last(offset: int, is_seen: bool) -> Non
 
 @pytest.mark.parametrize("length", [1, 50, SAMPLE_SIZE, SAMPLE_SIZE + 1])
 def test_no_byte_before_the_page_or_behind_the_end_counts(length: int) -> None:
-    """Others' padding may change under it, and what lies past the end is not in the stream."""
+    """Another program's padding may change, and bytes past the end are not in the stream."""
     header = replace(HEADER, total_length=page_start(1) + length)
     beside = (page_start(1) - 1, page_start(1) + length)
     assert fingerprint_of(header, reader(IMAGE)) == fingerprint_of(header, reader(IMAGE, *beside))

@@ -25,7 +25,6 @@ except StreamInUse:
 
 
 def elsewhere(kind: str, folder: Path) -> bool:
-    """Try to lock from another process; return whether it could."""
     status = subprocess.run([sys.executable, "-c", TRY, kind, str(folder)], check=False, timeout=60)
     assert status.returncode in (0, 7)
     return status.returncode == 0
@@ -63,7 +62,7 @@ def test_a_reader_makes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_a_lock_on_a_file_that_was_taken_away_is_none(tmp_path: Path, is_made_anew: bool) -> None:
-    """It was renewed on a file that nobody else meets."""
+    """Nobody else would meet a lock on the deleted file."""
     folder = tmp_path / "s.db"
     lock = FolderLock(STREAM, folder)
     lock.check()

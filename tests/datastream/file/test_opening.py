@@ -1,4 +1,4 @@
-"""Opening: refusals that change nothing, second openers, and putting right what others left."""
+"""Opening: refusals that change nothing, second openers, and repair of what others left."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 
 from sluice.datastream import errors
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.file import bookmarks, opening
+from sluice.datastream.file import opening
 from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.fingerprint import FINGERPRINT_SIZE
-from sluice.datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.layout import file_size_of, page_end, page_start
+from sluice.datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX, StreamLimits
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 
@@ -88,7 +88,7 @@ def test_a_path_that_is_not_utf_8(tmp_path: Path, name: bytes) -> None:
 
 @pytest.mark.parametrize("target", ["away/t.bin", "s.bin"], ids=["nowhere", "circle"])
 def test_a_link_that_leads_to_no_file_is_not_replaced(path: Path, target: str) -> None:
-    """Its disk may not be mounted; a new and empty stream took its place."""
+    """Its disk may not be mounted."""
     path.symlink_to(target)
     with pytest.raises(errors.StreamFileUnavailable) as caught:
         DataStreamer.open(path)
@@ -139,7 +139,7 @@ def test_the_index_is_put_right(path: Path, name: str, changes: dict[str, bytes 
 
 
 def make(path: Path, count: int, name: bytes, *, read: bool = False) -> None:
-    """Make a stream of bookmarks and events; or read it, and find all bookmarks."""
+    """Make, or reopen, a stream of bookmarks and events; find all bookmarks."""
     with DataStreamer.open(path, initial_pages=1) as streamer:
         if not read:
             commit(
@@ -149,7 +149,7 @@ def make(path: Path, count: int, name: bytes, *, read: bool = False) -> None:
 
 
 def test_streams_that_share_a_folder_by_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With the same totals, the index of the one was taken for that of the other, over every opening."""
+    """With the same totals, neither takes the other's index for its own."""
     first, second = tmp_path / "s.1.bin", tmp_path / "s.2.bin"
     make(first, 10, b"A")
     make(second, 10, b"B")
@@ -159,14 +159,14 @@ def test_streams_that_share_a_folder_by_their_names(tmp_path: Path, caplog: pyte
         assert f"{path}: the bookmark folder s.db is of another stream, or of other entries" in caplog.text
         with caplog.at_level("DEBUG", "sluice.datastream.file.opening"):
             caplog.clear()
-            make(path, 10, name, read=True)  # made anew once, and not at each opening
+            make(path, 10, name, read=True)  # made anew once, not at each opening
         assert caplog.text == ""
 
 
 @pytest.mark.parametrize("count", [9, 10, 20])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_the_folder_of_another_stream(tmp_path: Path, count: int, read_only: bool) -> None:
-    """A copy of it, or one that was left over. What it lacked was added behind what it says it covers."""
+    """A copy of it, or a leftover one."""
     mine, other = tmp_path / "s.bin", tmp_path / "x.bin"
     make(mine, count, b"A")
     make(other, 10, b"B")
@@ -184,7 +184,7 @@ def test_the_folder_of_another_stream(tmp_path: Path, count: int, read_only: boo
 def test_a_folder_that_another_program_wrote_is_believed(
     path: Path, added: int, actions: str, has_key: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier versions and other programs leave out whose it is, or leave it as it was for fewer entries."""
+    """Others omit the fingerprint, or leave that of fewer entries."""
     make(path, 5, b"A")
     index = path.with_name("s.db")
     with plyvel.DB(str(index)) as database:
@@ -222,25 +222,23 @@ def test_a_missing_index_is_made(path: Path, page_count: int) -> None:
 
 
 class EnoughOfIt(Exception):
-    """Somebody will not wait any longer."""
+    """Ends an opening."""
 
 
-def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(path: Path) -> None:
     with DataStreamer.open(path) as streamer:
         for number in range(6):
             commit(streamer, bookmark(number), (1, b"x" * 700_000))
     shutil.rmtree(path.with_suffix(".db"))
-    monkeypatch.setattr(bookmarks, "REBUILD_BATCH_BOOKMARKS", 1)
-    for step_count in count():  # ended before each page that is walked, be it to check it or to index it
+    limits = StreamLimits(rebuild_batch_bookmarks=1)
+    for step_count in count():  # ended before each page of the check and of the indexing
         steps = iter(range(step_count))
 
         def go_on(steps: Iterator[int] = steps) -> None:
             if next(steps, None) is None:
                 raise EnoughOfIt
 
-        with suppress(EnoughOfIt), DataStreamer.open(path, go_on=go_on) as streamer:
+        with suppress(EnoughOfIt), DataStreamer.open(path, go_on=go_on, limits=limits) as streamer:
             found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(6)]
             break
     assert found == list(range(0, 12, 2))
@@ -275,8 +273,6 @@ def test_an_index_that_cannot_be_read_is_made_anew(path: Path) -> None:
     openings: list[Any] = []
 
     class Unreadable:
-        """A LevelDB whose blocks are damaged."""
-
         def __init__(self, below: Any) -> None:
             self.close = below.close
 
@@ -315,7 +311,7 @@ def test_what_lies_past_the_end_is_zeroed(path: Path) -> None:
 
 
 def test_a_clean_file_is_flushed_and_not_changed_when_opened(path: Path) -> None:
-    """Header and last block are written past the page cache, as they were; what is behind is made a hole."""
+    """Header and last block are rewritten past the page cache, unchanged; a hole follows."""
     streamer = DataStreamer.open(path)
     commit(streamer, *operation(1))
     streamer.close()
@@ -347,7 +343,7 @@ def test_another_opener_was_at_work_until_we_got_the_locks(
 
     def others_first(*arguments: Any) -> BookmarkIndex:
         monkeypatch.setattr(opening, "_open_bookmarks", open_bookmarks)
-        # As a Go program: it locks the folder, and not the file.
+        # Like a Go program: it locks the folder, not the file.
         disk = RealDisk(path) if first == "added to" else None
         with DataStreamer.open(path, disk=disk) as other:
             commit(other, bookmark(1), (1, b"theirs"))
@@ -375,7 +371,6 @@ def test_a_disk_that_fails_while_the_tail_is_trimmed(path: Path) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Return time of change and content of every file below a folder."""
     return {
         str(file): (file.stat().st_mtime_ns, file.read_bytes())
         for file in sorted(folder.rglob("*"))
@@ -445,7 +440,7 @@ def test_a_file_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_damage_beside_a_folder_is_refused(path: Path) -> None:
-    """The folder might have held the record of an unfinished update; it has none."""
+    """The folder could hold the record of an unfinished update, and does not."""
     with DataStreamer.open(path) as streamer:
         commit(streamer, (1, b"x"), (1, b"y"))
     content = bytearray(path.read_bytes())
@@ -458,7 +453,7 @@ def test_damage_beside_a_folder_is_refused(path: Path) -> None:
 
 
 def twelve_pages(path: Path, covered: int | None) -> list[int]:
-    """Make a file that is too large to be walked whole, with a dirty tail; its index says what it covers.
+    """Make a file that is too large to be walked whole, with a dirty tail and an index with a count.
 
     Return the entry numbers of its bookmarks, one a page.
     """
@@ -496,7 +491,6 @@ def test_damage_on_a_page_that_is_to_be_indexed_is_found_before_anything_is_chan
 
 
 def held_in(folder: Path) -> dict[bytes, bytes] | None:
-    """Return what a bookmark DB holds; None when there is none."""
     if not folder.exists():
         return None
     database = plyvel.DB(str(folder))
@@ -511,7 +505,7 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
     path: Path, monkeypatch: pytest.MonkeyPatch, kept_max: int, index: str, covered: int | None
 ) -> None:
     numbers = twelve_pages(path, covered)
-    monkeypatch.setattr(opening, "BOOKMARKS_KEPT_AT_OPEN_MAX", kept_max)
+    limits = StreamLimits(bookmarks_kept_at_open_max=kept_max)
     walked: list[int] = []
     walk = StreamFile.walk
 
@@ -520,9 +514,9 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
         return walk(file, page_number)
 
     monkeypatch.setattr(StreamFile, "walk", counted_walk)
-    with DataStreamer.open(path) as streamer:
+    with DataStreamer.open(path, limits=limits) as streamer:
         to_index = list(range(4 if index == "behind" else 0, 12))
-        assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first: it always is
+        assert walked == [11, *to_index, *to_index[kept_max:]]  # the last page first, as always
         assert [streamer.get_bookmark(bookmark(page)[1]) for page in range(12)] == numbers
         assert streamer._bookmarks.get_table(5) is not None  # what was learned is kept
         end = streamer.committed.total_length
@@ -531,17 +525,17 @@ def test_pages_are_walked_twice_only_where_they_have_too_many_bookmarks(
 
 @pytest.mark.parametrize("is_past", [False, True])
 def test_so_many_bookmarks_are_compared_at_opening_and_later_ones_when_they_are_looked_up(
-    path: Path, monkeypatch: pytest.MonkeyPatch, is_past: bool
+    path: Path, is_past: bool
 ) -> None:
-    """16,384 are too many for a test. Keys of the DB are in order, and two of its own lie before `z`."""
+    """Keys of the DB are in order, and two of its own lie before `z`."""
     streamer = DataStreamer.open(path)
     commit(streamer, (0xB0, b"a"), (1, b"x"), (0xB0, b"b"), (1, b"y"))
     streamer.close()
     change_database(path.with_name("s.db"), z=u64(6))  # past the end of the stream
     checked_count = 2 if is_past else 5
     assert checked_count < BOOKMARKS_CHECKED_AT_OPEN_MAX
-    monkeypatch.setattr(opening, "BOOKMARKS_CHECKED_AT_OPEN_MAX", checked_count)
-    with DataStreamer.open(path) as streamer:
+    limits = StreamLimits(bookmarks_checked_at_open_max=checked_count)
+    with DataStreamer.open(path, limits=limits) as streamer:
         held = dict(streamer._bookmarks.items())
         assert (b"z" in held) is is_past
         with pytest.raises(BookmarkNotFound):

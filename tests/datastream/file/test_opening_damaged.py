@@ -1,4 +1,4 @@
-"""Opening past damaged pages, where that is wanted: what is passed over, and what never is."""
+"""Opening past damaged pages: what is passed over, and what never is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def paged(path: Path, page_count: int) -> None:
-    """Make a stream of so many pages, three entries each, without sums, as earlier versions left them."""
+    """Make a stream of so many pages, three entries each, without sums, like earlier versions."""
     with DataStreamer.open(path, initial_pages=page_count) as streamer:
         for number in range(page_count):
             commit(streamer, bookmark(number), (1, b"x" * 1_000_000), (2, b"y" * 48_500), flush=True)
@@ -33,7 +33,6 @@ def paged(path: Path, page_count: int) -> None:
 
 
 def damage(path: Path, page_number: int, kind: str) -> None:
-    """Zero a page, or change one of its heads."""
     start = page_start(page_number)
     with path.open("r+b") as file:
         at, data = {
@@ -98,7 +97,7 @@ def test_damage_that_is_not_passed_over(path: Path, what: str, monkeypatch: pyte
 @pytest.mark.parametrize(("at", "flip"), [(21, 1), (21, 0x80), (22, 1), (29, 0x10)])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_header_that_was_changed_is_put_back(path: Path, at: int, flip: int, read_only: bool) -> None:
-    """Clients are told it, and compare it; the file has no sum of it, and the index has."""
+    """Clients compare it; the file has no sum of it, but the index knows it."""
     paged(path, 2)
     before = path.read_bytes()
     with path.open("r+b") as file:

@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.datastream import errors
-from sluice.datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
-from sluice.datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
+from sluice.datastream.file.operation import (
+    OPERATION_GROUP_BYTES_MAX,
+    TRANSITIONS,
+    Call,
+    OperationGroup,
+    OperationState,
+    Wrong,
+)
 from sluice.datastream.file.pages import walk_page
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
@@ -43,13 +49,11 @@ def test_the_buffer_is_what_the_file_will_hold() -> None:
 
 
 def facts(group: OperationGroup) -> tuple[object, ...]:
-    """All that a group comes to."""
     lists = (group.page_starts, group.page_ends, group.bookmarks, group.checkpoints)
     return group.state, bytes(group.buffer), group.end, [list(one) for one in lists]
 
 
 def columns(entries: Sequence[tuple[int, bytes]]) -> tuple[list[int], list[bytes]]:
-    """Types and data, as `add_entries` takes them."""
     return [entry_type for entry_type, _ in entries], [data for _, data in entries]
 
 
@@ -147,7 +151,7 @@ def test_a_border_that_the_group_did_not_write() -> None:
     group.begin()
     group.add_entry(1, b"")
     assert group.page_starts == [(1, 5)]
-    assert group.page_ends == []  # where page 0 ends is for the file to learn
+    assert group.page_ends == []  # the file learns where page 0 ends
 
 
 @pytest.mark.parametrize("size", [DATA_SIZE_MAX, 0, 1])
@@ -247,7 +251,7 @@ def test_what_is_not_bytes_changes_nothing() -> None:
     "data", [array("I", [1, 2, 3]), memoryview(array("Q", [7])), memoryview(bytes(8)).cast("B", (2, 4))]
 )
 def test_a_buffer_of_larger_items_changes_nothing(data: Any) -> None:
-    """Its `len` counts items: the commit succeeded, and no opening took the file."""
+    """Its `len` counts items: the commit would succeed, and no opening take the file."""
     group = OperationGroup(NEW)
     group.begin()
     group.add_entry(1, b"a")
@@ -375,7 +379,7 @@ def test_nothing_is_added_in_the_wrong_state(state: OperationState) -> None:
 
 
 def test_the_size_limit_is_that_of_the_limits() -> None:
-    """It is too much for a test; `test_one_past_the_size_limit` fills a small one."""
+    """`test_one_past_the_size_limit` fills a small one."""
     assert OperationGroup(NEW)._size_max == OPERATION_GROUP_BYTES_MAX
 
 

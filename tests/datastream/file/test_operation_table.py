@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from sluice.datastream.file import operation_table
-from sluice.datastream.file.operation_table import (
+from sluice.datastream.file import operation
+from sluice.datastream.file.operation import (
     ADDING,
     CALL_NAMES,
     TRANSITIONS,
@@ -51,7 +51,7 @@ COLUMNS = {
 
 
 def test_the_table_in_the_docstring_is_the_one_in_the_code() -> None:
-    rows = [re.split(r" {2,}", line.strip()) for line in (operation_table.__doc__ or "").splitlines()]
+    rows = [re.split(r" {2,}", line.strip()) for line in (operation.__doc__ or "").splitlines()]
     (titles,) = [row[1:] for row in rows if row[0] == "state"]
     assert titles == list(COLUMNS)
     for state in (

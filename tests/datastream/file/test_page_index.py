@@ -120,7 +120,7 @@ PAGES = 10
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A stream of ten pages and a bit, whose entries have 68 bytes and data that looks like entries."""
+    """A stream of ten pages and a bit; its data looks like entries of 68 bytes."""
     path = tmp_path / "s.bin"
     with DataStreamer.open(path) as streamer:
         while streamer.committed.total_length < PAGES * PAGE_SIZE + 50_000:
@@ -139,7 +139,7 @@ def stored(path: Path) -> dict[int, PageTable]:
 
 
 def walked_pages(streamer: DataStreamer) -> list[int]:
-    """Read one entry in the middle of each page; return the pages that had to be walked."""
+    """Read one entry in the middle of each page; return the pages that were walked."""
     walked: list[int] = []
     walk = streamer._file.walk
 

@@ -1,4 +1,4 @@
-"""The sums of full pages: made from what was written, checked once; and pages that do not fit theirs."""
+"""The sums of full pages: made from the written bytes, checked once; and pages that do not fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAGES = 10
 
 
 def fill(path: Path, pages: int = PAGES, *, flush: bool = True, seed: int = 1) -> None:
-    """Add operations of some entries of any length until so many pages are full."""
+    """Add operations with entries of any length until so many pages are full."""
     rng = random.Random(seed)
     with DataStreamer.open(path) as streamer:
         while streamer.committed.total_length < page_start(pages) + 5000:
@@ -48,20 +48,17 @@ def fill(path: Path, pages: int = PAGES, *, flush: bool = True, seed: int = 1) -
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A stream of ten full pages and a bit."""
     fill(tmp_path / "s.bin")
     return tmp_path / "s.bin"
 
 
 def page_of(path: Path, page_number: int) -> bytes:
-    """What the file holds of a page."""
     with path.open("rb") as file:
         file.seek(page_start(page_number))
         return file.read(PAGE_SIZE)
 
 
 def stored(path: Path) -> dict[int, int]:
-    """The sums in the folder."""
     with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
         return {
             int.from_bytes(key[-8:], "big"): int.from_bytes(value, "big")
@@ -70,12 +67,10 @@ def stored(path: Path) -> dict[int, int]:
 
 
 def sums_of(path: Path, count: int = PAGES) -> dict[int, int]:
-    """The sums of the pages that the file holds."""
     return {page: sum_of(page_of(path, page)) for page in range(count)}
 
 
 def flip(path: Path, offset: int, bit: int = 1) -> None:
-    """Flip a bit of the file."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -197,7 +192,7 @@ def test_a_page_with_a_flipped_bit_is_not_read_and_the_others_are(
         assert streamer.get_entry(end).number == end
         assert sums.state(3) is PageState.BAD
         assert list(sums.bad) == [3]
-        # New entries are taken all the same.
+        # It still takes new entries.
         commit(streamer, (1, b"more"), flush=True)
     lines = [record for record in caplog.records if "it is not served" in record.message]
     assert len(lines) == 1
@@ -374,7 +369,7 @@ def test_a_disk_that_is_wrong_is_written_again_from_memory_that_is_right(path: P
 
 
 class _Remembering:
-    """A disk whose page 3 is in memory as it was, whatever the file holds."""
+    """A disk whose page 3 is cached unchanged, whatever the file holds."""
 
     def __init__(self, below: object, page: bytes) -> None:
         self._below = below
@@ -492,7 +487,7 @@ def test_a_reader_that_meets_a_fault_and_an_update_do_not_wait_for_each_other(
 def test_a_page_that_is_healed_beside_a_commit_that_is_written_again_stays_healed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written past the page cache puts back what the cache had around it."""
+    """A write past the page cache restores what the cache held around it."""
     last = PAGES - 1
     good = page_of(path, last)
     flip(path, page_start(PAGES) - 2000)
@@ -585,7 +580,7 @@ def test_what_a_version_without_sums_has_cut_and_filled_again_is_not_taken_for_d
     fill(path, seed=2)
     with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
         assert database.get(SUMS_OF_KEY) == database.get(STREAM_KEY)
-        # It leaves the sums of the pages that it cuts off, and says whose the index is in its own way.
+        # It leaves the sums of cut pages, and names the stream in its own way.
         database.put(SUM_KEY + u64(6), bytes(4))
         database.put(SUMS_OF_KEY, b"as it was before")
     with opened(path) as (streamer, sums):

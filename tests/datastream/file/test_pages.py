@@ -9,7 +9,6 @@ from sluice.datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_e
 
 
 def page_of(*sizes: int, first_number: int = 0, fill: bytes = b"\0") -> bytes:
-    """Return a page of entries with so many bytes of data, its rest filled."""
     data = b"".join(
         encode_entry(Entry(1, first_number + position, b"d" * size)) for position, size in enumerate(sizes)
     )

@@ -50,7 +50,7 @@ def test_exactly_one_row(
     assert (Action.INDEX_MISSING in actions) == (index is IndexState.BEHIND and not unfinished)
     useless = knows_more or index in (IndexState.MISSING, IndexState.FOREIGN, IndexState.AHEAD)
     assert (Action.REBUILD_BOOKMARKS in actions) == (useless or unfinished)
-    # What is to be indexed is checked before anything is changed, but for what the update itself left.
+    # Pages to be indexed are checked before any change, except what the update itself left.
     is_indexed = bool({Action.INDEX_MISSING, Action.REBUILD_BOOKMARKS} & set(actions))
     assert (Action.CHECK_PAGES in actions) == (is_indexed and writable)
     if Action.CHECK_PAGES in actions:

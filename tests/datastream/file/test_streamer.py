@@ -1,4 +1,4 @@
-"""The API of the data streamer: operations, queries, reopening, misuse, and what other programs left."""
+"""The API of the data streamer: operations, queries, reopening, misuse, and other programs' files."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from sluice.datastream.layout import (
     file_size_of,
     page_end,
 )
+from sluice.datastream.limits import StreamLimits
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import add, bookmark, change_database, commit, entries, names, operation, u64
@@ -328,9 +329,9 @@ def test_data_between_bookmarks(path: Path) -> None:
     streamer.close()
 
 
-def test_data_between_bookmarks_one_byte_too_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.datastream.file.streamer.DATA_BETWEEN_BOOKMARKS_BYTES_MAX", 8)
-    with DataStreamer.open(path) as streamer:
+def test_data_between_bookmarks_one_byte_too_many(path: Path) -> None:
+    limits = StreamLimits(data_between_bookmarks_bytes_max=8)
+    with DataStreamer.open(path, limits=limits) as streamer:
         commit(streamer, (0xB0, b"a"), (1, b"12345678"), (0xB0, b"b"), (1, b"9"), (0xB0, b"c"))
         assert streamer.get_data_between_bookmarks(b"a", b"b") == b"12345678"
         with pytest.raises(errors.RangeTooLarge, match="data of entries 0 to 4: more than 8 bytes"):

@@ -1,4 +1,4 @@
-"""Commits that Ctrl-C or a lack of memory ends: all of one or nothing, and its bookmarks with it."""
+"""Commits ended by Ctrl-C or lack of memory: all of one or nothing, with its bookmarks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def interrupt(*_: object) -> None:
 def test_bookmarks_of_a_commit_that_is_interrupted_while_they_are_recorded_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stayed: what was committed under the same bookmark before was never found again."""
+    """Otherwise earlier entries with the same bookmark would never be found again."""
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
     commit(streamer, *FIRST, flush=True)
-    commit(streamer, AGAIN, flush=False)  # which waits to be written
+    commit(streamer, AGAIN, flush=False)  # still pending
     record = BookmarkIndex.record
 
     def record_and_end(index: BookmarkIndex, bookmarks: dict[bytes, int], covered: int) -> int:
@@ -58,7 +58,7 @@ def test_bookmarks_of_a_commit_that_is_interrupted_while_they_are_recorded_are_f
 def test_a_commit_that_is_interrupted_while_the_db_is_written_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """Its bookmarks may be in the DB; and who is told of an error takes it for not committed."""
+    """Its bookmarks may be in the DB, and an error would say that it is not committed."""
     memory = MemoryDisk()
     streamer = open_on(tmp_path, memory)
     commit(streamer, *FIRST, flush=True)
@@ -86,7 +86,7 @@ def test_a_commit_that_is_interrupted_while_the_db_is_written_stands(
 def test_a_commit_that_is_interrupted_as_it_begins_or_ends_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, stands: tuple[tuple[int, bytes], ...]
 ) -> None:
-    """The stream took no other one: a commit was in progress for ever."""
+    """The stream takes the next one."""
     streamer = open_on(tmp_path, MemoryDisk())
     begin = OperationGroup.begin_commit
 
@@ -128,7 +128,7 @@ def test_who_commits_while_another_thread_does_ends_nothing(
 def test_a_bookmark_that_is_added_again_is_found_all_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """It was not, from when its new place was noted until that could be seen."""
+    """Also between the record of its new place and its visibility."""
     streamer = open_on(tmp_path, MemoryDisk())
     commit(streamer, *FIRST, flush=True)
     found = []

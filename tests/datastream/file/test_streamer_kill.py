@@ -1,4 +1,4 @@
-"""A writer process is killed with SIGKILL at random moments; what it had reported is there afterwards.
+"""A writer process is killed with SIGKILL at random moments; everything it had reported is there afterwards.
 
 It appends (flushed, unflushed, in groups), updates in place and truncates. `SLUICE_LONG=1` kills it hundreds
 of times instead of a dozen.
@@ -21,14 +21,14 @@ from tests.datastream.streams import Item, add, bookmark, commit, entries, opera
 
 KILLS = 300 if os.environ.get("SLUICE_LONG") else 12
 KILLS_PER_STREAM = 12
-"""A stream that lives longer takes ever longer to be compared."""
+"""A longer stream takes longer to compare."""
 WRITER = """
 import os, sys
-from sluice.datastream.file import streamer as streamer_module
+from sluice.datastream.limits import StreamLimits
 from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.file.test_streamer_kill import step
-streamer_module.PENDING_BOOKMARKS_MAX = 7  # batches behind unflushed commits are on their way, too
-streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1)
+limits = StreamLimits(pending_bookmarks_max=7)  # batches behind unflushed commits are on their way, too
+streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1, limits=limits)
 items = [(entry.type, entry.data) for entry in streamer.read_entries(0)]
 number = int(sys.argv[2])
 while True:
@@ -39,7 +39,7 @@ while True:
 
 
 def step(number: int, items: list[Item], streamer: DataStreamer | None = None) -> None:
-    """Do step `number` to `items`, which the stream holds, and to the stream."""
+    """Apply step `number` to the stream and to `items`, its expected entries."""
     if number % 11 == 7 and any(kind != BOOKMARK_TYPE and data for kind, data in items):
         place = number * 37 % len(items)
         while items[place][0] == BOOKMARK_TYPE or not items[place][1]:
@@ -67,9 +67,9 @@ def step(number: int, items: list[Item], streamer: DataStreamer | None = None) -
 
 
 def kill_a_writer(path: Path, first_step: int, rng: random.Random) -> int:
-    """Start a writer and kill it; return the number of the step after the last that it reported."""
+    """Start a writer and kill it; return the step after the last reported one."""
     command = [sys.executable, "-c", WRITER, str(path), str(first_step)]
-    # Not buffered: `communicate` would not know of what is in a buffer.
+    # Unbuffered: `communicate` would miss buffered bytes.
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
     assert writer.stdout is not None
     wanted, reported = 8 * rng.randrange(1, 60), b""

@@ -1,4 +1,4 @@
-"""Opening a stream file: each refusal with its error, others' files, and finding entries."""
+"""Opening a stream file: each refusal with its error, other programs' files, and finding entries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Change = Callable[[bytearray], None]
 
 
 def image(*pages: list[int], fill: bytes = b"\0", spare_pages: int = 1) -> bytearray:
-    """Return a file whose pages hold entries with so many bytes of data, and padding of `fill`."""
+    """Return a file whose pages hold entries of these data sizes, and padding of `fill`."""
     number = 0
     data = bytearray()
     total_length = HEADER_PAGE_SIZE
@@ -50,7 +50,6 @@ def image(*pages: list[int], fill: bytes = b"\0", spare_pages: int = 1) -> bytea
 
 
 def load(content: bytes) -> StreamFile:
-    """Inspect and load."""
     disk = MemoryDisk.of(content)
     file = StreamFile(PATH, disk, inspect_header(PATH, disk, 1))
     file.load()
@@ -59,8 +58,6 @@ def load(content: bytes) -> StreamFile:
 
 
 def put(offset: int, data: bytes) -> Change:
-    """Return a change that overwrites."""
-
     def change(content: bytearray) -> None:
         content[offset : offset + len(data)] = data
 
@@ -214,7 +211,7 @@ def test_tail_on_the_last_page(name: str, offset: int, state: TailState) -> None
 
 @pytest.mark.parametrize("page_count", [2, 12])
 def test_fingerprints_of_fewer_entries_are_those_of_a_shorter_stream(tmp_path: Path, page_count: int) -> None:
-    """As a truncation and the making of an index in batches need them, before the stream is so long."""
+    """Truncations and rebuilds in batches need them in advance."""
     items = [(kind, bytes([page]) * 400_000) for page in range(page_count) for kind in (1, 2)]
     with DataStreamer.open(tmp_path / "s.bin", initial_pages=page_count) as streamer:
         known = [streamer._file.fingerprint_at(0)]
@@ -297,7 +294,7 @@ def test_columns_of_what_is_not_there_or_damaged() -> None:
 
 
 def test_a_file_that_somebody_cuts_under_a_reader(tmp_path: Path) -> None:
-    """A reader behind the cut is told so; it does not wait for bytes that never come."""
+    """A reader behind the cut gets an error and does not wait for ever."""
     path = tmp_path / "s.bin"
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, *[(1, bytes([number % 251]) * 100) for number in range(2_000)])
@@ -316,7 +313,7 @@ def test_a_file_that_somebody_cuts_under_a_reader(tmp_path: Path) -> None:
 
 
 class TruncatingDisk(MemoryDisk):
-    """A disk where another thread truncates the stream just before a read, or just behind it."""
+    """A disk where another thread truncates the stream just before or after a read."""
 
     before_read: list[Callable[[], None]]
     """Each is called before a read, the last one first."""
@@ -363,7 +360,7 @@ QUERIES: dict[str, Callable[[DataStreamer, int], list[Entry]]] = {
 def test_a_query_during_a_truncation_finds_what_was_or_what_is(
     tmp_path: Path, query: str, grows_again: bool, from_end: int, behind_it: bool
 ) -> None:
-    """It met zeros, or entries that took the place of others, and called a sound file damaged."""
+    """Zeros or new entries in the same place are not taken for damage."""
     old = [(1, b"o" * (9_000 + number % 7)) for number in range(1_200)]
     new = [*old[:100], *((2, b"n" * (5_000 + number % 11)) for number in range(2_000))]
     number = 2 * (PAGE_SIZE // 9_020) - from_end  # towards the end of the second page
@@ -402,8 +399,6 @@ def test_a_query_during_a_truncation_finds_what_was_or_what_is(
 
 
 def cut(size: int) -> Change:
-    """Return a change that cuts the file."""
-
     def change(content: bytearray) -> None:
         del content[size:]
 
@@ -411,8 +406,6 @@ def cut(size: int) -> Change:
 
 
 def extend(data: bytes) -> Change:
-    """Return a change that appends."""
-
     def change(content: bytearray) -> None:
         content.extend(data)
 

@@ -1,4 +1,4 @@
-"""Updates in place and truncations: what is visible, on disk, in the index; failing disks and databases."""
+"""Updates in place and truncations: readers, disk and index; failing disks and databases."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def streamer(path: Path) -> Iterator[DataStreamer]:
 
 
 def bookmarks_of(streamer: DataStreamer, *names: bytes) -> list[int | None]:
-    """Return where bookmarks point; None: nowhere."""
     found: list[int | None] = []
     for name in names:
         try:
@@ -171,7 +170,7 @@ def test_no_reader_sees_half_of_an_update(path: Path) -> None:
 
 
 def test_a_disk_that_fails_in_the_middle_of_an_update(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The update is safe in its record: it is seen; the next commit or opening writes it."""
+    """Its record keeps the update: readers see it, and the next commit or opening writes it."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     streamer = DataStreamer.open(path, disk=disk, initial_pages=2)
@@ -196,7 +195,7 @@ def test_a_disk_that_fails_in_the_middle_of_an_update(path: Path, caplog: pytest
 
 
 def test_bookmarks_are_those_of_an_update_that_is_not_in_the_file_yet(path: Path) -> None:
-    """The entry was shown as it will be, and its old bookmark still led to it."""
+    """The old bookmark no longer leads to the entry."""
     disk = FailingDisk(MemoryDisk())
     with DataStreamer.open(path, disk=disk, initial_pages=2) as streamer:
         commit(streamer, (BOOKMARK_TYPE, b"a"), (1, b"x"), (BOOKMARK_TYPE, b"b"), (1, b"y"), flush=True)
@@ -210,7 +209,7 @@ def test_bookmarks_are_those_of_an_update_that_is_not_in_the_file_yet(path: Path
 
 
 def test_what_a_failed_commit_left_does_not_come_back_with_an_update(path: Path) -> None:
-    """The blocks around the entry were read before the repair zeroed the last of them, and then written."""
+    """The repair zeroes the last block before the blocks around the entry are read."""
     memory = MemoryDisk()
     disk = FailingDisk(memory)
     with DataStreamer.open(path, disk=disk, initial_pages=2) as streamer:
@@ -294,7 +293,7 @@ def test_listeners_hear_of_a_truncation(streamer: DataStreamer) -> None:
 def test_listeners_hear_of_a_truncation_before_the_zeros_are_written(
     path: Path, streamer: DataStreamer, how: str
 ) -> None:
-    """So that the server resets clients soon; what a listener does leaves nothing but zeros past the end."""
+    """The server resets clients soon; a failing listener leaves only zeros past the end."""
     dropped: list[bytes] = []
 
     def listen(committed: Committed) -> None:
@@ -316,7 +315,7 @@ def test_listeners_hear_of_a_truncation_before_the_zeros_are_written(
 
 
 def test_a_reader_under_way(streamer: DataStreamer) -> None:
-    """What it has stays as it was; then it is told that the rest is gone."""
+    """Its entries stay unchanged; then it hears that the rest is gone."""
     reader = streamer.read_entries(0)
     assert [next(reader).number for _ in range(3)] == [0, 1, 2]
     streamer.truncate_file(2)
@@ -396,7 +395,7 @@ def test_the_steps_are_all_described() -> None:
 
 
 class InterruptedDisk(RealDisk):
-    """A file where Ctrl-C comes in the middle of replacing blocks: the hole is made, nothing is written."""
+    """A file where Ctrl-C comes between the hole and the write of a replacement."""
 
     interrupted = False
 
@@ -409,7 +408,7 @@ class InterruptedDisk(RealDisk):
 
 
 def test_an_interrupted_update_is_finished_before_the_next_commit(path: Path) -> None:
-    """Else the record would count no longer, and a hole would stay where committed entries were."""
+    """Otherwise its record would be void, and a hole stay in committed entries."""
     DataStreamer.open(path, initial_pages=1).close()
     disk = InterruptedDisk(path)
     streamer = DataStreamer.open(path, disk=disk)
@@ -426,7 +425,7 @@ def test_an_interrupted_update_is_finished_before_the_next_commit(path: Path) ->
 
 
 class InterruptedRecord(FailingDatabase):
-    """A LevelDB where Ctrl-C comes when a value has just been written."""
+    """A LevelDB where Ctrl-C comes just after a write."""
 
     def put(self, key: bytes, value: bytes, **options: bool) -> None:
         super().put(key, value, **options)
@@ -434,7 +433,7 @@ class InterruptedRecord(FailingDatabase):
 
 
 def test_a_record_that_was_interrupted_is_deleted_before_the_next_commit(path: Path) -> None:
-    """The same totals with other entries, after a truncation, must not meet it."""
+    """After a truncation, it must not meet the same totals with other entries."""
     state = {"open_fails": False, "write_fails": False}
     streamer = DataStreamer.open(
         path, open_database=lambda folder: InterruptedRecord(folder, state), initial_pages=1
@@ -454,7 +453,7 @@ def test_a_record_that_was_interrupted_is_deleted_before_the_next_commit(path: P
 def test_a_truncation_that_is_interrupted_is_made_or_not(
     path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool
 ) -> None:
-    """Readers, listeners and the index agree on it, and what opening would find does."""
+    """Readers, listeners and the index agree, and so does a later opening."""
     interrupted: list[bool] = []
     streamer = DataStreamer.open(
         path, open_database=lambda folder: WatchedDatabase(folder, [], interrupted), initial_pages=3
@@ -491,7 +490,7 @@ def test_a_truncation_that_is_interrupted_is_made_or_not(
 
 
 class InterruptedHeader(RealDisk):
-    """A file where Ctrl-C comes once something is on disk."""
+    """A file where Ctrl-C comes after a flush."""
 
     interrupted = False
 

@@ -1,4 +1,4 @@
-"""The record of an update that a crash interrupted: it counts for its own stream, where that is as it was."""
+"""The record of an interrupted update: it counts only for its own, unchanged stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_record_counts_for_the_totals_it_was_made_for(record: Any, found: bool
 
 
 class KilledDisk(RealDisk):
-    """A file whose process ends when blocks are to be replaced, or are in part."""
+    """A file whose process ends before or during the replacement of blocks."""
 
     sectors: tuple[int, ...] = ()
 
@@ -47,7 +47,7 @@ class KilledDisk(RealDisk):
 
 
 def kill_in_update(path: Path, number: int, entry_type: int, data: bytes, *sectors: int) -> None:
-    """Leave an update whose record is on disk, and of whose blocks only these sectors are."""
+    """Leave an update with its record and only these sectors of its blocks on disk."""
     disk = KilledDisk(path)
     disk.sectors = sectors
     streamer = DataStreamer.open(path, disk=disk)
@@ -58,7 +58,6 @@ def kill_in_update(path: Path, number: int, entry_type: int, data: bytes, *secto
 
 
 def make_two(path: Path, first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Path, Path]:
-    """Make two streams whose names give them the same bookmark folder."""
     paths = path.with_name("s.1.bin"), path.with_name("s.2.bin")
     for one, items in zip(paths, (first, second), strict=True):
         with DataStreamer.open(one, initial_pages=1) as streamer:
@@ -67,7 +66,7 @@ def make_two(path: Path, first: tuple[Item, ...], second: tuple[Item, ...]) -> t
 
 
 def test_an_update_of_one_stream_is_not_finished_in_another(path: Path) -> None:
-    """The bytes of another stream with the same folder and totals were overwritten with it."""
+    """Not even with the same folder and totals."""
     paths = make_two(path, ((1, b"A" * 600),) * 20, ((1, b"B" * 600),) * 20)
     kill_in_update(paths[0], 3, 1, b"C" * 600, 5)
     before = paths[1].read_bytes()
@@ -75,7 +74,7 @@ def test_an_update_of_one_stream_is_not_finished_in_another(path: Path) -> None:
         with DataStreamer.open(paths[1], read_only=read_only) as streamer:
             assert list(streamer.read_entries(0)) == entries(*((1, b"B" * 600),) * 20)
     assert paths[1].read_bytes() == before
-    # The record outlived that the index was made anew.
+    # The record outlived the new index.
     with DataStreamer.open(paths[0]) as streamer:
         assert list(streamer.read_entries(0)) == entries(
             *((1, b"A" * 600),) * 3, (1, b"C" * 600), *((1, b"A" * 600),) * 16
@@ -84,7 +83,7 @@ def test_an_update_of_one_stream_is_not_finished_in_another(path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 6])
 def test_a_difference_outside_the_blocks_is_seen_too(path: Path, place: int) -> None:
-    """The blocks around the entry are the same in both streams."""
+    """Both streams have the same blocks around the entry."""
     items = ((1, b"A" * 9000),) * 7
     other = (*items[:place], (1, b"B" * 9000), *items[place + 1 :])
     paths = make_two(path, items, other)
@@ -98,7 +97,7 @@ def test_a_difference_outside_the_blocks_is_seen_too(path: Path, place: int) -> 
 def test_an_update_with_some_of_its_sectors_is_finished(
     path: Path, number: int, sectors: tuple[int, ...]
 ) -> None:
-    """Also where they are those by which the stream is known, its first and its last."""
+    """Also in the first and last bytes, which identify the stream."""
     items: list[Item] = [(BOOKMARK_TYPE, b"a"), (1, b"one" * 500), (1, b"x" * 3000), (BOOKMARK_TYPE, b"z")]
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, *items)
@@ -111,7 +110,7 @@ def test_an_update_with_some_of_its_sectors_is_finished(
 
 
 def test_a_record_that_an_earlier_version_left_is_followed(path: Path) -> None:
-    """It says no more of its stream than the totals."""
+    """It names its stream by the totals alone."""
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, (1, b"one"))
         totals = streamer.committed

@@ -75,7 +75,6 @@ class SmallStream:
 
 
 def core_in(state: ClientState, on_command_error: OnCommandError = "close") -> CommandCore:
-    """Return a core that came into a state by commands."""
     core = CommandCore(SmallStream(), 1, on_command_error)
     if state is ClientState.STREAMING:
         core.receive(START_0)
@@ -84,7 +83,6 @@ def core_in(state: ClientState, on_command_error: OnCommandError = "close") -> C
 
 
 def all_effects(core: CommandCore) -> list[Effect]:
-    """Return the effects of everything that was received."""
     found: list[Effect] = []
     while (effects := core.next_effects()) is not None:
         found.extend(effects)

@@ -1,4 +1,4 @@
-"""What one that follows decides: no sockets, no clock."""
+"""The decisions of a follower: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_a_server_that_is_only_away_may_still_have_the_stream() -> None:
 
 
 def test_a_server_that_spoke_the_protocol_before_is_tried_again() -> None:
-    """A gateway between us may answer with a page of its own while the server is away."""
+    """While it is away, a proxy may answer with a page of its own."""
     core = core_of(A)
     connect(core)
     wrong: RemoteError = ServerSpokeWrongly("packet type", "0x48", "0x1")

@@ -1,4 +1,4 @@
-"""What a client has received and what it may take: whole, byte by byte, and out of order."""
+"""What a client receives and may take: whole, byte by byte, and out of order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_answers() -> None:
 
 
 def test_entries_that_nobody_asked_for() -> None:
-    """Else a server that sends them for ever, instead of a Result, would fill the memory."""
+    """They could fill the memory in place of a Result."""
     inbox = Inbox(1)
     inbox.feed(STREAMED, "x")
     with pytest.raises(ServerSpokeWrongly, match="server: answer: got Entry, expected a Result"):

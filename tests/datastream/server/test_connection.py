@@ -1,4 +1,4 @@
-"""One client over a socket pair, step by step: what goes out, in which order, and never half an entry."""
+"""One client over a socket pair, step by step: which bytes, in which order, and never half an entry."""
 
 from __future__ import annotations
 
@@ -68,11 +68,9 @@ class Client:
         _opened.append(far)
 
     async def send(self, data: bytes) -> None:
-        """Send bytes."""
         await self.loop.sock_sendall(self.far, data)
 
     async def read(self, size: int) -> bytes:
-        """Receive exactly so many bytes."""
         data = b""
         while len(data) < size:
             more = await asyncio.wait_for(self.loop.sock_recv(self.far, size - len(data)), 10)
@@ -81,29 +79,26 @@ class Client:
         return data
 
     def held_bytes(self) -> int:
-        """Return how many bytes the connection holds in memory to be sent."""
         return sum(len(piece) for piece in self.connection._queue if isinstance(piece, bytes))
 
     async def until_blocked(self) -> None:
-        """Let the event loop turn until the server cannot send more."""
+        """Run the event loop until the server cannot send more."""
         while not self.connection._writing:  # noqa: ASYNC110
-            await asyncio.sleep(0)  # turns of the loop, not time
+            await asyncio.sleep(0)  # iterations of the loop, not time
 
     async def read_all(self) -> bytes:
-        """Receive until the server closes."""
         data = b""
         while more := await asyncio.wait_for(self.loop.sock_recv(self.far, 1 << 16), 10):
             data += more
         return data
 
     async def read_result(self) -> None:
-        """Receive one Result."""
         head = await self.read(5)
         assert head[0] == 0xFF
         await self.read(int.from_bytes(head[1:], "big") - len(head))
 
     async def read_until_reset(self) -> bytes:
-        """Receive until the server resets the connection: a socket pair tells of that by its end, too."""
+        """Receive until a reset, which a socket pair reports as an end, too."""
         data = b""
         with contextlib.suppress(ConnectionResetError):
             while more := await asyncio.wait_for(self.loop.sock_recv(self.far, 1 << 16), 10):
@@ -135,7 +130,7 @@ async def test_stop_in_the_middle_of_an_entry(tmp_path: Path) -> None:
 async def test_no_answer_cuts_an_entry_that_a_truncation_took_away(
     tmp_path: Path, command: str, has_grown_again: bool
 ) -> None:
-    """The server hears of the truncation later; until then the rest of the entry cannot be had."""
+    """The server hears of the truncation later; until then the rest of the entry is unavailable."""
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, *BIG)
@@ -169,11 +164,11 @@ async def test_no_answer_cuts_an_entry_that_a_truncation_took_away(
 async def test_a_client_that_was_sent_what_is_cut_off_is_reset_later_too(
     tmp_path: Path, commands: str, reached: int
 ) -> None:
-    """Its socket holds pages of the file, even if all was answered: they are written anew."""
+    """Its socket holds pages of the file, which are rewritten."""
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, *BIG[:10])
-        client = Client(streamer, "keep")  # also a Stop that is none
+        client = Client(streamer, "keep")  # also an invalid Stop
         for command in commands.split(", "):
             name, _, number = command.partition(" ")
             sent_count = {"start": 10 - int(number or 0), "entry": 1, "stop": 0}[name]
@@ -246,7 +241,7 @@ async def test_a_damaged_page_ends_this_client_only(tmp_path: Path, caplog: pyte
 
 
 async def test_timeouts(tmp_path: Path) -> None:
-    """Timeouts are looked at by `sweep`, which is told the time."""
+    """`sweep` gets the time as an argument."""
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, *BIG)
@@ -272,7 +267,7 @@ async def test_timeouts(tmp_path: Path) -> None:
 async def test_a_live_client_that_takes_nothing_is_closed_while_the_kernel_has_room(
     tmp_path: Path, limits: ServerLimits, timeout_seconds: int
 ) -> None:
-    """What a kernel sees of a host that is gone: the bytes that are sent stay, and more are sent."""
+    """As with a dead host: sent bytes stay unacknowledged, and more follow."""
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         client = Client(streamer)
@@ -293,7 +288,7 @@ async def test_a_live_client_that_takes_nothing_is_closed_while_the_kernel_has_r
 
 
 async def test_a_live_client_that_takes_what_it_is_sent_stays(tmp_path: Path) -> None:
-    """However seldom something is sent, and however little it has taken of it when it is looked for."""
+    """However rarely it is sent something, and however little it has taken at a sweep."""
 
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         client = Client(streamer)

@@ -1,4 +1,4 @@
-"""Pages at their first touch over TCP: real sockets, real files, and disks that are slow or refuse."""
+"""The first read of pages over TCP: real sockets, real files, slow and failing disks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OK = encode_result(0, "OK")
 PAGES = 8
 PER_PAGE = 10
 SIZE = PAGE_SIZE // PER_PAGE - 17 - 5
-"""Of the data of an entry: ten to a page, and some padding."""
+"""Data bytes of an entry: ten to a page, and some padding."""
 
 
 def entry(number: int) -> Entry:
@@ -33,13 +33,11 @@ def entry(number: int) -> Entry:
 
 
 def stream_of(first: int, end: int) -> bytes:
-    """What a client is sent of these entries."""
     return b"".join(encode_entry(entry(number)) for number in range(first, end))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A stream of eight full pages and a bit."""
     path = tmp_path / "s.bin"
     with DataStreamer.open(path) as streamer:
         commit(streamer, *[(1, entry(number).data) for number in range(PAGES * PER_PAGE + 3)], flush=True)
@@ -48,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class GatedDisk(FailingDisk):
-    """A disk on which pages from some place on are not read before they may."""
+    """A disk that delays reads of pages from some place on."""
 
     def __init__(self, path: Path, page_number: int) -> None:
         super().__init__(RealDisk(path))
@@ -57,7 +55,6 @@ class GatedDisk(FailingDisk):
         self._from = page_start(page_number)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read, perhaps later."""
         if size == PAGE_SIZE and offset >= self._from:
             self.waited.set()
             assert self.gate.wait(20)
@@ -66,7 +63,7 @@ class GatedDisk(FailingDisk):
 
 @pytest.fixture
 def gated(path: Path) -> Iterator[tuple[DataStreamer, GatedDisk]]:
-    """The stream on a disk that is slow from page 4 on, once it is open."""
+    """The open stream, on a disk that is slow from page 4 on."""
     disk = GatedDisk(path, 4)
     disk.gate.set()
     with DataStreamer.open(path, disk=disk) as streamer:
@@ -191,7 +188,7 @@ def test_a_page_that_becomes_bad_while_it_is_streamed_ends_there(path: Path) -> 
 
 
 class _Rotten:
-    """A disk whose pages are not in memory, so that what the scrubber reads is what readers would get."""
+    """A disk without a page cache, so that the scrubber reads what readers would."""
 
     def __init__(self, below: object, offset: int) -> None:
         self._below = below

@@ -1,4 +1,4 @@
-"""Tests of `server.in_thread`: cancelled at any time, nothing is left open, and nobody waits for long."""
+"""Cancellations at any time leave nothing open and end soon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = 12
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A stream whose index is gone: opening walks all its pages."""
+    """A stream without an index: opening walks all its pages."""
     path = tmp_path / "s.bin"
     with DataStreamer.open(path, initial_pages=PAGES) as streamer:
         commit(streamer, *[(1, bytes(PAGE_SIZE - 17))] * PAGES)
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:
-    """Cancel a task, more than once, and wait for its end."""
+    """Cancel a task more than once, and wait for its end."""
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.01)
@@ -57,7 +57,7 @@ async def test_an_opening_is_given_up_at_the_next_page(
         await cancelled(task)
     assert len(walked) == 1
     assert caplog.text == ""
-    with DataStreamer.open(path) as streamer:  # not in use, and as it was
+    with DataStreamer.open(path) as streamer:  # unused and unchanged
         assert streamer.committed.total_entries == PAGES
 
 

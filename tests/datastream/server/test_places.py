@@ -1,4 +1,4 @@
-"""Tests of `datastream.server.places`: who gives way when all places are taken."""
+"""Which client gives way when all places are taken."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ LIMIT = "resource.setrlimit(resource.RLIMIT_NOFILE, ({}, {})); "
 
 
 def say(program: str) -> str:
-    """Run a program; what it prints."""
     command = [sys.executable, "-c", READ + program]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -22,6 +22,7 @@ from sluice.datastream.errors import (
     StreamFileUnavailable,
     WrongStreamType,
 )
+from sluice.datastream.file.committing import Committer
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import HEADER_PAGE_SIZE, Entry, page_start
 from sluice.datastream.limits import FollowLimits
@@ -50,7 +51,6 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def running(relay: Relay) -> AsyncIterator[asyncio.Task[None]]:
-    """Run a relay until the end of the block."""
     task = asyncio.ensure_future(relay.run())
     yield task
     task.cancel()
@@ -73,7 +73,7 @@ def pages(path: Path, total_length: int) -> bytes:
 
 
 def test_its_file_is_the_masters(streamer: DataStreamer, tmp_path: Path) -> None:
-    """More than a page, so that padding is compared too; a relay of a relay has the same bytes."""
+    """More than a page, so that padding is compared; a relay of a relay has the same bytes."""
 
     async def scenario() -> None:
         for number in range(8, 60):
@@ -204,7 +204,7 @@ def test_a_master_with_another_stream(
         pauses = Pauses()
         async with Master(other) as master:
             relay = Relay([master.address], path, port=0, sleep=pauses.sleep)
-            if message is None:  # not seen in the last entries; it is behind, and nothing is taken
+            if message is None:  # its last entries are the same; it is behind, and the relay takes nothing
                 with pytest.raises(AssertionError, match="it would go on for ever"):
                     await relay.run()
             else:
@@ -223,18 +223,18 @@ def test_a_full_disk_is_waited_for(
     streamer: DataStreamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        real = DataStreamer.commit_atomic_op
+        real = Committer.commit
         failures = [1, 1]
         path = tmp_path / "r.bin"
 
-        def commit_atomic_op(self: DataStreamer, *, flush: bool = True) -> None:
-            if self.path == path and failures:
+        def commit(self: Committer, *, flush: bool = True) -> None:
+            if self._file.path == path and failures:
                 failures.pop()
-                self.rollback_group()
-                raise CommitFailed(self.path, "1 entries", OSError(28, "No space left on device"))
+                self._end_failed(None)
+                raise CommitFailed(path, "1 entries", OSError(28, "No space left on device"))
             real(self, flush=flush)
 
-        monkeypatch.setattr(DataStreamer, "commit_atomic_op", commit_atomic_op)
+        monkeypatch.setattr(Committer, "commit", commit)
         pauses = Pauses()
         async with Master(streamer) as master:
             relay = Relay([master.address], path, port=0, sleep=pauses.sleep)
@@ -299,7 +299,7 @@ def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.M
     async def scenario() -> None:
         task = asyncio.ensure_future(Relay([("127.0.0.1", 1)], path, port=0).run())
         await asyncio.to_thread(begun.wait, 30)
-        for _ in range(2):  # the second time while it waits for the thread
+        for _ in range(2):  # the second one during the wait for the thread
             task.cancel()
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -318,7 +318,7 @@ def test_cancelled_while_it_opens_its_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def damaged_relay(tmp_path: Path) -> tuple[Path, Path]:
-    """Make the files of a master and of a relay that has the same, with a damaged page 1."""
+    """Make the files of a master and of its relay, with page 1 of the relay's damaged."""
     master, relay = tmp_path / "m.bin", tmp_path / "r.bin"
     for path in (master, relay):
         with DataStreamer.open(path) as streamer:

@@ -1,4 +1,4 @@
-"""The TCP server over real sockets, with bytes spelled out; nothing of our client is used here."""
+"""The TCP server over real sockets, with bytes spelled out, without our client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START_MARK = bytes.fromhex("0000000000000004 0000000000000001 00000002 6262")
 ENTRY_1 = bytes.fromhex("0000000000000005 0000000000000001 0000000000000001")
 ENTRY_9 = bytes.fromhex("0000000000000005 0000000000000001 0000000000000009")
 MARK = bytes.fromhex("0000000000000006 0000000000000001 00000002 6262")
-# What the stream of the fixture holds:
+# The fixture's stream:
 E0 = bytes.fromhex("02 00000013 000000b0 0000000000000000 6262")
 E1 = bytes.fromhex("02 00000016 00000007 0000000000000001") + b"hello"
 E2 = bytes.fromhex("02 00000011 00000008 0000000000000002")
@@ -80,7 +80,7 @@ def test_pipelined_commands_are_answered_in_order(streamer: DataStreamer, loop: 
         answer = b"".join(answer for _, _, answer in QUERIES)
         rest = read_exactly(client, len(answer) + len(OK))
         assert rest == answer + OK
-        # Stop came with Start: how much was streamed before it is not said, but it is whole entries.
+        # Stop came with Start: an unknown number of whole entries precedes it.
         streamed = read_exactly(client, len(OK))
         while not streamed.endswith(OK + OK + E2):
             streamed += read_exactly(client, 1)
@@ -234,7 +234,7 @@ def test_one_connection_too_many(streamer: DataStreamer) -> None:
 
 
 def test_one_address_does_not_keep_out_the_others(streamer: DataStreamer) -> None:
-    """Whoever opened as many connections as there may be was alone with the stream, for ever."""
+    """Even if it takes all places."""
     limits = ServerLimits(connections_max=20)
     with streamer, ServerThread(streamer, limits=limits) as serving, ExitStack() as stack:
         reader = stack.enter_context(serving.connect("127.0.0.3"))
@@ -245,7 +245,9 @@ def test_one_address_does_not_keep_out_the_others(streamer: DataStreamer) -> Non
         for one in (reader, *others, crowd[0]):
             one.sendall(HEADER)
             assert read_exactly(one, len(OK) + 38) == OK + HEADER_ENTRY
-        assert [late.recv(1) for late in crowd[16:19]] == [b""] * 3  # the newest of the address that has most
+        assert [late.recv(1) for late in crowd[16:19]] == [
+            b""
+        ] * 3  # the newest of the address with most clients
         assert serving.server.client_count == 20
 
 
@@ -261,10 +263,10 @@ def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Pa
         slow.sendall(START_0)
         quick.sendall(START_0)
         assert len(read_exactly(quick, len(OK) + 30 * 1_000_017)) > 0
-        # Only now, since the quick one is no quicker than this machine.
+        # Only now: the fast client is no faster than this machine.
         serving.context.limits = ServerLimits(write_timeout_seconds=0.5)
         reset = select.poll()
-        reset.register(slow, 0)  # nothing is read; only the reset is awaited
+        reset.register(slow, 0)  # the test reads nothing and awaits the reset
         assert reset.poll(20_000)[0][1] & select.POLLERR
         commit(streamer, (1, b"live"))
         assert read_exactly(quick, 21).endswith(b"live")
@@ -277,7 +279,7 @@ def test_an_inactive_client_is_closed(streamer: DataStreamer) -> None:
 
 
 def test_padding_is_never_sent(tmp_path: Path, loop: str) -> None:
-    """Entries that leave gaps of every kind at page ends come as if there were no pages."""
+    """Entries with every kind of gap at page ends come as if there were no pages."""
     rng = random.Random(5)
     with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
         sent = bytearray()
@@ -300,7 +302,7 @@ def test_padding_is_never_sent(tmp_path: Path, loop: str) -> None:
 
 
 def test_joining_while_commits_run(tmp_path: Path, loop: str) -> None:
-    """Clients join at any moment: everyone gets every entry once, in order, without a gap."""
+    """Clients join at any moment and get every entry once, in order."""
     with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
         total = 4000
         done = threading.Event()
@@ -349,7 +351,7 @@ def test_joining_while_commits_run(tmp_path: Path, loop: str) -> None:
 
 
 def read_entries(client: socket.socket, first: int, end: int) -> None:
-    """Receive the entries from `first` up to `end` and check their numbers and data."""
+    """Receive the entries from `first` up to `end`; check numbers and data."""
     for number in range(first, end):
         head = read_exactly(client, 17)
         packet_type, size, entry_type, got = struct.unpack(">BIIQ", head)

@@ -1,4 +1,4 @@
-"""Random and mutated requests over real sockets: whole packets of what is committed, and always an end."""
+"""Random and mutated requests over real sockets: whole packets of committed bytes, and always an end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = {
 
 
 def random_request(rng: random.Random) -> bytes:
-    """Return a few commands, in half of the cases with a few bytes changed, dropped or repeated."""
+    """Return a few commands, half of them with bytes changed, dropped or repeated."""
     parts = []
     for _ in range(rng.randrange(1, 12)):
         command = rng.choice(list(Command))
@@ -47,7 +47,7 @@ def random_request(rng: random.Random) -> bytes:
 
 
 def exchange(client: socket.socket, request: bytes, rng: random.Random) -> bytes:
-    """Send a request in pieces, close the sending side, and return all that comes."""
+    """Send a request in pieces, close the sending side, and return all answers."""
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     received = bytearray()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server closed first
@@ -84,7 +84,7 @@ def test_random_requests(tmp_path: Path, loop: str, on_command_error: OnCommandE
 
 
 def check(packet: object, case: int) -> None:
-    """Check that a packet says nothing but what is committed."""
+    """Check that a packet says only what is committed."""
     match packet:
         case Result(error_number, text):
             assert TEXTS[error_number] == text, case

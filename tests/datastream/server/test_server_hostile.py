@@ -1,4 +1,4 @@
-"""What hostile, broken and merely slow clients do to the server over real sockets: nothing to the others."""
+"""Hostile, broken and slow clients over real sockets do no harm to the others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,6 @@ from sluice.datastream.errors import AddressUnavailable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
 from sluice.datastream.limits import ServerLimits
-from sluice.datastream.server import connection as connection_module
-from sluice.datastream.server import server as server_module
 from sluice.datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
 from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS
 from sluice.datastream.server.server import (
@@ -29,7 +28,7 @@ from sluice.datastream.server.server import (
     StreamServer,
     format_address,
 )
-from tests.datastream.serving import Clock, ServerThread, has_ipv6, read_exactly, read_to_end
+from tests.datastream.serving import PATIENT, Clock, ServerThread, has_ipv6, read_exactly, read_to_end
 from tests.datastream.streams import commit
 
 OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
@@ -51,14 +50,14 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def streamer(tmp_path: Path) -> Iterator[DataStreamer]:
-    """A stream of 30 entries of 1 MB, more than the kernel takes for one client."""
+    """30 entries of 1 MB, more than the kernel buffers for one client."""
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, *[(1, BIG)] * 30)
         yield streamer
 
 
 def until(serving: ServerThread, reached: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Let the server's loop turn until something holds."""
+    """Run the server's loop until a condition holds."""
     end = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < end, "did not come"
@@ -66,7 +65,7 @@ def until(serving: ServerThread, reached: Callable[[], bool], seconds: float = 2
 
 
 def until_blocked(serving: ServerThread, count: int = 1) -> None:
-    """Let the server's loop turn until so many clients take no more bytes, for several turns."""
+    """Run the server's loop until so many clients take no more bytes for several iterations."""
     seen: list[int] = []
 
     def reached() -> bool:
@@ -82,7 +81,7 @@ def until_blocked(serving: ServerThread, count: int = 1) -> None:
 def test_a_client_that_goes_away_is_forgotten(
     streamer: DataStreamer, loop: str, state: str, how: str
 ) -> None:
-    """Whatever the server waits for when the client goes: the connection ends, and at once, by no timeout."""
+    """In any state of the connection, at once, without a timeout."""
     limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=0)
     with ServerThread(streamer, loop=loop, limits=limits) as serving:
         client = serving.connect()
@@ -106,7 +105,7 @@ def test_a_client_that_goes_away_is_forgotten(
 
 
 def test_a_reset_right_behind_a_command_is_noticed(streamer: DataStreamer, loop: str) -> None:
-    """Both are there when the loop looks: uvloop reports such a socket once, with the bytes, and no more."""
+    """The loop sees both at once: uvloop reports such a socket once, with the bytes, and never again."""
     limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=0)
     with ServerThread(streamer, loop=loop, limits=limits) as serving:
         client = serving.connect()
@@ -121,7 +120,7 @@ def test_a_reset_right_behind_a_command_is_noticed(streamer: DataStreamer, loop:
 
 
 def test_half_closed_and_never_read(streamer: DataStreamer, loop: str) -> None:
-    """A catch-up after a half-close is subject to the write timeout, also once the kernel has all of it."""
+    """The write timeout holds for a catch-up after a half-close, also once the kernel has all bytes."""
     limits = ServerLimits(write_timeout_seconds=0.4)
     with ServerThread(streamer, loop=loop, limits=limits) as serving:
         for request in (START_0, ENTRY_0 * 4):
@@ -134,7 +133,7 @@ def test_half_closed_and_never_read(streamer: DataStreamer, loop: str) -> None:
 
 
 def test_a_bad_command_while_blocked(streamer: DataStreamer, loop: str) -> None:
-    """The entry under way is finished, the Result follows, then nothing; commands behind it are dropped."""
+    """The current entry is finished, the Result follows, then nothing; later commands are dropped."""
     with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
         client.sendall(START_0)
         until_blocked(serving)
@@ -156,7 +155,7 @@ def test_more_commands_than_a_turn_allows(streamer: DataStreamer, loop: str) -> 
 
 
 def test_more_bytes_than_a_turn_allows(streamer: DataStreamer, loop: str) -> None:
-    """Answers longer than a turn come whole, and nothing is read from the client before they are out."""
+    """Answers longer than a slot come whole, and the server reads nothing from the client before."""
     with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
         sender = threading.Thread(target=client.sendall, args=(ENTRY_0 * 60 + STOP,))
         sender.start()
@@ -168,7 +167,7 @@ def test_more_bytes_than_a_turn_allows(streamer: DataStreamer, loop: str) -> Non
 
 
 def test_a_flood_of_queries_that_nobody_reads(streamer: DataStreamer, loop: str) -> None:
-    """The flood stays in the kernel: little is read of it, and next to nothing is held to be sent."""
+    """The kernel keeps the flood: the server reads little of it and holds almost nothing."""
     with ServerThread(streamer, loop=loop) as serving, serving.connect() as quick:
         floods = [serving.connect() for _ in range(20)]
         for flood in floods:
@@ -187,7 +186,7 @@ def test_a_flood_of_queries_that_nobody_reads(streamer: DataStreamer, loop: str)
 
 
 def test_a_slow_line_is_not_a_client_that_does_not_read(streamer: DataStreamer, loop: str) -> None:
-    """It takes less in the write timeout than the kernel wants free before it says that there is room."""
+    """Within the write timeout, it takes less than the kernel wants free before it reports room."""
     limits = ServerLimits(write_timeout_seconds=1_000, inactivity_timeout_seconds=0)
     with ServerThread(streamer, loop=loop, limits=limits) as serving:
         clock = Clock(serving.context.loop)
@@ -209,12 +208,10 @@ def test_a_slow_line_is_not_a_client_that_does_not_read(streamer: DataStreamer, 
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_no_file_descriptor_left(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Clients wait in the kernel while there is none, the loop does not spin, and then they are served."""
-    monkeypatch.setattr(server_module, "ACCEPT_PAUSE_SECONDS", 0.3)
-    with ServerThread(streamer, loop=loop) as serving, serving.connect() as first:
+def test_no_file_descriptor_left(streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients wait in the kernel, the loop does not spin, and then they are served."""
+    limits = replace(PATIENT, accept_pause_seconds=0.3)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as first:
         until(serving, lambda: serving.server.client_count == 1)
         clients = [socket.socket() for _ in range(5)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -230,7 +227,7 @@ def test_no_file_descriptor_left(
                 client.sendall(HEADER)
             begin = time.monotonic()
             until(serving, lambda: "cannot accept clients" in caplog.text)
-            first.sendall(HEADER)  # who is there is served as before
+            first.sendall(HEADER)  # present clients are served as before
             assert read_exactly(first, len(OK) + 38).startswith(OK)
             assert serving.server.client_count == 1
         finally:
@@ -248,9 +245,9 @@ def test_no_file_descriptor_left(
 def test_the_last_descriptors_are_not_for_clients(
     streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients take what they can get; the process can still open files, and serve who is there."""
+    """The process can still open files, and serve its clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Two for each client, one of them ours; and an event loop takes some twenty, a first one more.
+    # Each client takes two, one of them ours; an event loop takes some twenty, a first one more.
     with socket.socket() as probe:
         resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + SPARE_DESCRIPTORS + 100, hard))
     clients: list[socket.socket] = []
@@ -284,7 +281,7 @@ def test_the_last_descriptors_are_not_for_clients(
 
 
 def test_a_thousand_connects_at_once(streamer: DataStreamer, loop: str) -> None:
-    """As many as the kernel queues for us connect before the first is looked at; each is served."""
+    """As many as the kernel queues connect before the server accepts; each is served."""
     with ServerThread(streamer, loop=loop) as serving:
         clients = [socket.socket() for _ in range(400)]
         for client in clients:
@@ -351,7 +348,7 @@ async def test_addresses(streamer: DataStreamer, host: str) -> None:
         assert {listener.getsockname()[1] for listener in server._listeners} == {port}
         if host == "" and has_ipv6():
             assert families == {socket.AF_INET, socket.AF_INET6}
-        # The kernel may listen on :: where nobody can connect to ::1.
+        # The kernel may listen on :: where ::1 cannot be reached.
         for family in families if has_ipv6() else families & {socket.AF_INET}:
             target = "::1" if family == socket.AF_INET6 else "127.0.0.1"
             reader, writer = await asyncio.open_connection(target, port)
@@ -368,7 +365,7 @@ async def test_addresses(streamer: DataStreamer, host: str) -> None:
 def test_a_name_with_an_address_that_is_not_here(
     streamer: DataStreamer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name often stands for ::1, too, where there is no IPv6; one address that works is enough."""
+    """A name often stands for ::1 on hosts without IPv6; one working address is enough."""
     elsewhere = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
     here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
 
@@ -392,7 +389,7 @@ def test_format_address() -> None:
 
 
 async def test_the_same_port_again(streamer: DataStreamer) -> None:
-    """The server's end closes first, so connections linger in the kernel; the port is free all the same."""
+    """The server's end closes first, so connections linger in the kernel; the port is free nonetheless."""
 
     async def scenario(port: int) -> None:
         async with StreamServer(streamer, "127.0.0.1", port):
@@ -410,11 +407,8 @@ async def test_the_same_port_again(streamer: DataStreamer) -> None:
     await scenario(serving.port)
 
 
-def test_closing_with_clients_in_every_state(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_SECONDS", 600.0)
-    with ServerThread(streamer, loop=loop) as serving:
+def test_closing_with_clients_in_every_state(streamer: DataStreamer, loop: str) -> None:
+    with ServerThread(streamer, loop=loop, limits=replace(PATIENT, linger_seconds=600.0)) as serving:
         clients = [serving.connect() for _ in range(4)]
         _, half, blocked, ended = clients
         half.sendall(START_0[:11])
@@ -431,7 +425,7 @@ def test_closing_with_clients_in_every_state(
 
 
 def test_a_truncation_under_live_clients(tmp_path: Path, loop: str) -> None:
-    """Who has entries that were cut off is reset; who has none of them goes on with what comes instead."""
+    """Clients with dropped entries are reset; the others get the new entries."""
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, (1, b"kept"))
         with ServerThread(streamer, loop=loop) as serving, serving.connect() as before:
@@ -464,7 +458,7 @@ def _waiting(serving: ServerThread) -> set[object]:
 def test_a_change_under_a_client_in_the_middle_of_an_entry(
     streamer: DataStreamer, loop: str, change: str
 ) -> None:
-    """It never gets one half of the old entry and one of the new; a client at another entry goes on."""
+    """It never gets half of each entry; a client at another entry continues."""
     with (
         ServerThread(streamer, loop=loop) as serving,
         serving.connect() as other,
@@ -494,18 +488,16 @@ def test_a_change_under_a_client_in_the_middle_of_an_entry(
 
 
 def read_into(client: socket.socket, received: bytearray) -> None:
-    """Append what comes until the connection ends."""
+    """Append received bytes until the connection ends."""
     while more := client.recv(1 << 20):
         received += more
 
 
-def test_a_closing_client_may_send_so_much_and_no_more(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_SECONDS", 600.0)
-    with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
+def test_a_closing_client_may_send_so_much_and_no_more(streamer: DataStreamer, loop: str) -> None:
+    limits = replace(PATIENT, linger_seconds=600.0)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as client:
         client.sendall(UNKNOWN)
-        assert read_to_end(client) == INVALID_COMMAND  # the server has said its last word
+        assert read_to_end(client) == INVALID_COMMAND  # the server sends nothing more
         (connection,) = serving.server._connections
         client.sendall(bytes(LINGER_BYTES_MAX))
         until(serving, lambda: connection._lingered_bytes == LINGER_BYTES_MAX)
@@ -514,13 +506,10 @@ def test_a_closing_client_may_send_so_much_and_no_more(
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_more_clients_than_are_accepted_or_woken_in_one_turn(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """128 and 512 otherwise: the rest has its turn after the others."""
-    monkeypatch.setattr(server_module, "ACCEPT_BATCH_COUNT", 2)
-    monkeypatch.setattr(server_module, "WAKES_PER_SLOT", 2)
-    with ServerThread(streamer, loop=loop) as serving, contextlib.ExitStack() as stack:
+def test_more_clients_than_are_accepted_or_woken_in_one_slot(streamer: DataStreamer, loop: str) -> None:
+    """The defaults are 128 and 512: the rest follows in later slots."""
+    limits = replace(PATIENT, accept_batch_count=2, wakes_per_slot=2)
+    with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         held = threading.Event()
         serving._loop.call_soon_threadsafe(held.wait, 20)
         clients = [stack.enter_context(serving.connect()) for _ in range(5)]
@@ -533,12 +522,11 @@ def test_more_clients_than_are_accepted_or_woken_in_one_turn(
             assert read_exactly(client, 17 + 4).endswith(b"last")
 
 
-def test_more_clients_than_are_swept_in_one_turn(
-    streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """2,048 otherwise: the rest has its turn after other events, and then the sweep comes again."""
-    monkeypatch.setattr(server_module, "SWEPT_PER_SLOT", 2)
-    limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1)
+def test_more_clients_than_are_swept_in_one_slot(streamer: DataStreamer, loop: str) -> None:
+    """The default is 2,048: the rest follows in later slots, and then the next sweep."""
+    limits = ServerLimits(
+        write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1, swept_per_slot=2
+    )
     with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         for _ in range(2):
             for client in [stack.enter_context(serving.connect()) for _ in range(5)]:
@@ -557,7 +545,7 @@ def test_a_server_that_does_not_get_to_accept_has_a_queue_in_the_kernel(
 
 
 def test_a_truncation_before_a_client_that_has_ended_has_all(streamer: DataStreamer, loop: str) -> None:
-    """It was to get all 30 entries, and has not come to those that are dropped: it gets the others."""
+    """It waits for all 30 entries and is still before the dropped ones: it gets the others."""
     with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
         client.sendall(START_0)
         client.shutdown(socket.SHUT_WR)
@@ -572,7 +560,7 @@ def test_a_truncation_before_a_client_that_has_ended_has_all(streamer: DataStrea
 def test_a_commit_while_the_server_starts_hides_no_truncation(
     tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a length that the stream had when the server looked at it first."""
+    """The truncation is to the length that the server saw first."""
     with DataStreamer.open(tmp_path / "s.bin") as streamer:
         commit(streamer, (1, b"kept"))
         really_subscribe = streamer.on_commit

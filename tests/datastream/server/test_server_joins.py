@@ -1,4 +1,4 @@
-"""Joining a stream that is being written, at every moment: no gap, no entry twice, no half-written byte.
+"""Joining a growing stream at every moment: no gap, no repetition, no half-written byte.
 
 SLUICE_LONG=1 makes the tests longer.
 """
@@ -33,7 +33,7 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 
 class Written:
-    """What was committed so far, as a client should see it: entries without the padding of the file."""
+    """The committed stream as a client should see it: entries without padding."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -51,19 +51,19 @@ class Written:
 
 @dataclass
 class Joined:
-    """A client that has asked for entries from a number on, and has read nothing yet."""
+    """A client that has sent Start and read nothing yet."""
 
     serving: ServerThread
     first: int
 
     def __post_init__(self) -> None:
-        """Connect, and ask in the pieces that known clients send."""
+        """Connect, and send the command in the pieces that known clients send."""
         self.sock = self.serving.connect()
         for piece in struct.unpack("8s8s8s", encode_command(Command.START, 1, self.first)):
             self.sock.sendall(piece)
 
     def check(self, written: Written) -> None:
-        """Read what is committed, then stop; every byte from the first entry on must be there, once."""
+        """Read the committed entries, then stop; each byte from the first entry on comes once."""
         with self.sock:
             begin = written.starts[self.first]
             assert read_exactly(self.sock, len(OK)) == OK
@@ -75,10 +75,10 @@ class Joined:
 
 @pytest.mark.parametrize("behind", [0, 400])
 def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None:
-    """Between any two of the commits a client joins: at the end, or up to 400 entries before it.
+    """A client joins between any two commits: at the end, or up to 400 entries before it.
 
-    How long after its request the next commit comes is random, from nothing to longer than the answer takes,
-    so that the commit meets the server anywhere between taking the connection and waiting for news.
+    The next commit follows after a random time, from nothing to longer than the answer takes, so that it
+    meets the server anywhere between accept and waiting.
     """
     rng = random.Random(behind)
     joined: deque[Joined] = deque()
@@ -91,7 +91,7 @@ def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None
             entry_count = len(written.starts) - 1
             joined.append(Joined(serving, max(0, entry_count - rng.randrange(behind + 1))))
             for _ in range(rng.choice((0, 0, 100, 1_000, 3_000))):
-                pass  # not a pause of a known length: that is the point
+                pass  # the random length is the point
             written.commit(streamer, number)
             if len(joined) > 20:
                 joined.popleft().check(written)
@@ -100,17 +100,16 @@ def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None
 
 
 def entry_size(number: int) -> int:
-    """Return how many bytes an entry of the fast writer has: all kinds of page ends come of it."""
+    """Return the size of an entry of the fast writer: all kinds of page ends result."""
     return random.Random(number).choice([0, 1, 17, 1_000, 60_000, 200_000, 400_000, 1_048_559])
 
 
 def entry_data(number: int) -> bytes:
-    """Return the data of an entry of the fast writer."""
     return bytes([1 + number % 255]) * entry_size(number)
 
 
 def test_no_reader_sees_a_half_written_byte(tmp_path: Path, loop: str) -> None:
-    """A writer crosses page ends as fast as it can, several readers check every byte as it comes."""
+    """A writer crosses page ends at full speed; several readers check every byte."""
     total = 2_000 if LONG else 200
     failures: list[BaseException] = []
 
