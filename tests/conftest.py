@@ -83,6 +83,36 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the first worker begin with the shared Spark session, and the others with slow tests.
+
+    xdist's worksteal gives each worker a stretch of equal length, whose end idle workers take over. A session
+    costs ten seconds of processor time in each worker that has one.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    session: list[pytest.Item] = []
+    slow: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            session.append(item)
+        elif item.get_closest_marker("slow"):
+            slow.append(item)
+        else:
+            others.append(item)
+    stretch = len(items) // workers
+    ordered = session
+    for worker in range(workers):
+        if worker > 0:
+            ordered += slow[worker - 1 :: workers - 1]
+        count = max(0, stretch * (worker + 1) - len(ordered))
+        ordered += others[:count]
+        del others[:count]
+    items[:] = ordered + others
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a coroutine function in an event loop of its own; None: the test is none."""

@@ -143,7 +143,7 @@ class NetworkSoftware:
 
     @classmethod
     def find(cls, folder: Path) -> Self:
-        """Find a JDK and the jars, and compile into a folder.
+        """Find a JDK and the jars, and compile into a folder, unless that is done.
 
         Raises:
             NetworkSoftwareMissing: there is none, or there are none.
@@ -153,9 +153,12 @@ class NetworkSoftware:
         classpath = os.pathsep.join([str(folder), *jars])
         command = [str(java_home / "bin" / "javac"), "-d", str(folder), "-cp", classpath]
         command += sorted(str(path) for path in SOURCES.glob("*.java"))
+        if (folder / "compiled").exists():
+            return cls(java_home, classpath, folder)
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
         if done.returncode:
             raise AssertionError(f"the network's software does not compile: {done.stderr}")
+        (folder / "compiled").touch()
         return cls(java_home, classpath, folder)
 
     def start(self, name: str, *arguments: object) -> NetworkProcess:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,41 +18,40 @@ from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.publishers.blocks.block_files import read_block_file
 from sluice.publishers.client.client import publish_blocks
 from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.job.job import publish
 from sluice.publishers.limits import ITEM_BYTES_MAX
+from sluice.publishers.spark.source_names import parse_source
 from tests.interop.sinking import write_chain
 from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
 from tests.nodes import each, ledger_key
 from tests.serving import COMMAND_SECONDS, sluice
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # What consensus nodes send at most, and the longest that fits in a message.
 SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
-LAST = len(SIZES) - 1
+CONSENSUS_NODE_SIZES = (CONSENSUS_NODE_ITEM_BYTES, 300)
 LOWERED = ("--grpc-max-message-bytes", "64KiB")
 KEY = ("--ledger-key", ledger_key())
 
 
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The blocks, as files."""
-    folder = tmp_path_factory.mktemp("chain")
-    return write_chain(folder, large_chain(SIZES))
-
-
-@pytest.fixture(scope="module")
-def stored(chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a node that has taken them from a publisher."""
-    folder = tmp_path_factory.mktemp("stored")
-    with NodeProcess(folder / "node", folder / "node.log", KEY) as node:
+def store(chain: Path, data_dir: Path) -> None:
+    """Fill the data folder of a node with defaults, by a publisher."""
+    with NodeProcess(data_dir, data_dir.with_suffix(".log"), KEY) as node:
         report = asyncio.run(publish_blocks(each(blocks_of(chain)), [node.grpc], "alice"))
-        assert (report.acknowledged, report.reconnects) == (len(SIZES), 0)
+        assert (report.acknowledged, report.reconnects) == (len(files_of(chain)), 0)
         assert node.stop() == 0
-    return folder / "node"
 
 
-def blocks_of(folder: Path) -> Iterator[Block]:
-    return (read_block_file(folder / f"{number}.blk") for number in range(len(SIZES)))
+def files_of(chain: Path) -> list[Path]:
+    return sorted(chain.iterdir())
+
+
+def blocks_of(chain: Path) -> Iterator[Block]:
+    return map(read_block_file, files_of(chain))
 
 
 def said(*words: object) -> str:
@@ -62,13 +61,13 @@ def said(*words: object) -> str:
     return done.stdout
 
 
-def items_over_tcp(host: str, port: int) -> Iterator[bytes]:
+def items_over_tcp(host: str, port: int, last: int) -> Iterator[bytes]:
     """The items of each block, joined, as a data-streamer client has them: in pieces where they are long."""
     pieces: list[bytes] = []
     for entry in iter_entries(host, port, from_entry=0):
         if entry.type == BLOCK_END_TYPE:
             yield b"".join(pieces)
-            if int.from_bytes(entry.data[:8], "big") == LAST:
+            if int.from_bytes(entry.data[:8], "big") == last:
                 return
             pieces = []
         elif entry.type != BOOKMARK_TYPE:
@@ -77,53 +76,60 @@ def items_over_tcp(host: str, port: int) -> Iterator[bytes]:
 
 def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
     """Read a node's blocks in every way, and compare them with those that were published."""
-    words = ("subscribe", "--gateway", node.grpc, "--from", "first", "--to", str(LAST))
+    expected = [path.read_bytes() for path in files_of(chain)]
+    last = len(expected) - 1
+    words = ("subscribe", "--gateway", node.grpc, "--from", "first", "--to", str(last))
     said(*words, "--out", folder / "subscribed", "--format", "blk")
-    expected = [(chain / f"{number}.blk").read_bytes() for number in range(len(SIZES))]
-    subscribed = sorted((folder / "subscribed").iterdir())
-    assert [path.read_bytes() for path in subscribed] == expected
-    for number in (LAST - 1, LAST):
+    assert [path.read_bytes() for path in files_of(folder / "subscribed")] == expected
+    for number in (last - 1, last):
         copy = folder / f"{number}.blk"
         said("block", number, "--gateway", node.grpc, "--out", copy)
         assert copy.read_bytes() == expected[number]
 
 
-def follow(node: NodeProcess, folder: Path, *arguments: str) -> None:
+def follow(node: NodeProcess, last: int, folder: Path, *arguments: str) -> None:
     """Have another node take all blocks from a peer; its stream has the same bytes."""
     with NodeProcess(folder, folder.with_suffix(".log"), [*KEY, "--peer", node.grpc, *arguments]) as other:
         give_up_at = time.monotonic() + COMMAND_SECONDS
-        while other.metrics()["sluice_last_block"] != LAST:
+        while other.metrics()["sluice_last_block"] != last:
             assert time.monotonic() < give_up_at
             time.sleep(0.1)
         assert other.stop() == 0
 
 
-def test_with_defaults_every_party_takes_them(stored: Path, chain: Path, tmp_path: Path) -> None:
+def test_with_defaults_every_party_takes_them(tmp_path: Path) -> None:
+    chain, stored, last = (
+        write_chain(tmp_path / "chain", large_chain(SIZES)),
+        tmp_path / "node",
+        len(SIZES) - 1,
+    )
+    store(chain, stored)
     with NodeProcess(stored, tmp_path / "node.log", KEY) as node:
         read_all(node, tmp_path, chain)
         verified = said("verify", node.grpc, *KEY)
         assert f"{len(SIZES)} blocks: {len(SIZES)} accepted, 0 refused" in verified
-        for number, items in enumerate(items_over_tcp(*node.tcp)):
+        for number, items in enumerate(items_over_tcp(*node.tcp, last)):
             assert items == b"".join(read_block_file(chain / f"{number}.blk").items)
-        assert number == LAST
-        follow(node, tmp_path / "peer")
+        assert number == last
+        follow(node, last, tmp_path / "peer")
     for folder in (stored, tmp_path / "peer"):
         assert f"{len(SIZES)} blocks: sound" in said("check", folder)
     streams = [(folder / "datastream.bin").read_bytes() for folder in (stored, tmp_path / "peer")]
     assert streams[0] == streams[1]
 
 
-def test_what_is_stored_is_served_after_the_limit_was_lowered(
-    stored: Path, chain: Path, tmp_path: Path
-) -> None:
+def test_what_is_stored_is_served_after_the_limit_was_lowered(tmp_path: Path) -> None:
+    chain, stored = write_chain(tmp_path / "chain", large_chain(CONSENSUS_NODE_SIZES)), tmp_path / "node"
+    store(chain, stored)
     with NodeProcess(stored, tmp_path / "node.log", [*KEY, *LOWERED]) as node:
         read_all(node, tmp_path, chain)
         # And its standbys take them, whatever they take from publishers.
-        follow(node, tmp_path / "standby", "--role", "standby", *LOWERED)
+        last = len(CONSENSUS_NODE_SIZES) - 1
+        follow(node, last, tmp_path / "standby", "--role", "standby", *LOWERED)
 
 
 @pytest.mark.spark
-def test_spark_takes_them_from_files_to_a_node_and_back(tmp_path: Path) -> None:
+def test_spark_takes_them_from_files_to_a_node_and_back(spark: SparkSession, tmp_path: Path) -> None:
     blocks = list(large_chain((300, ITEM_BYTES_MAX - 5)))
     folder = write_chain(tmp_path / "chain", blocks)
     with ExitStack() as stack:
@@ -132,7 +138,7 @@ def test_spark_takes_them_from_files_to_a_node_and_back(tmp_path: Path) -> None:
             for name in ("first", "second")
         ]
         for source, node in ((str(folder), nodes[0]), (f"blockstream:{nodes[0].grpc}", nodes[1])):
-            words = ("publish", "--source", source, "--gateway", node.grpc, "--publishers", "1", "--json")
-            report = json.loads(said(*words))
-            assert report["publishers"][0]["acknowledged"] == len(blocks)
+            report = publish(spark, parse_source(source), [node.grpc], deadline_seconds=COMMAND_SECONDS)
+            assert report.is_complete, report.failures
+            assert report.publishers[0].acknowledged == len(blocks)
             assert node.metrics()["sluice_last_block"] == len(blocks) - 1

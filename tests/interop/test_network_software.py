@@ -7,8 +7,10 @@ The server of a Java block node takes pseudo-headers by index only.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -34,6 +37,9 @@ from tests.interop.sinking import wait_until, write_chain
 from tests.nodes import KEY, each, ledger_key, make_blocks
 from tests.serving import Listener, free_port, sluice
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 LONG_CHAIN = 100
 """25 MB, so more than any window."""
 READ = 80
@@ -50,9 +56,15 @@ CORRELATION_ID = "N3-STR1"
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkSoftware:
-    """The network's client and server, compiled."""
+    """The network's client and server, compiled by the first worker that needs them."""
+    folder = tmp_path_factory.getbasetemp() / "network"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent.parent / "network"  # of all workers of this run
+    folder.mkdir(exist_ok=True)
     try:
-        return NetworkSoftware.find(tmp_path_factory.mktemp("network"))
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return NetworkSoftware.find(folder)
     except NetworkSoftwareMissing as missing:
         pytest.skip(str(missing))
 
@@ -436,14 +448,14 @@ def test_blocks_of_250_kb_are_read_from_the_networks_server(
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("java")
 def test_publish_reaches_the_networks_server(
-    network: NetworkSoftware, tmp_path: Path, small_chain: Path
+    spark: SparkSession, network: NetworkSoftware, tmp_path: Path, small_chain: Path
 ) -> None:
-    pytest.importorskip("pyspark")
+    from sluice.publishers.job.job import publish
+
     with java_node(network, tmp_path, "plain") as java:
-        done = sluice("publish", "--source", small_chain, "--gateway", java.address, *java.words)
-        assert done.returncode == 0, done.stderr
+        report = publish(spark, small_chain, [java.address], deadline_seconds=COMMAND_SECONDS)
+        assert report.is_complete, report.failures
         assert java.blocks() == make_blocks(SMALL_CHAIN)
 
 

@@ -224,7 +224,11 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
     with node_thread(tmp_path / "node") as node:
         words = ("--source", chain, "--gateway", node.grpc_address, "--rate", 30)
         # The JVM is there before us: on a machine whose name has no address, its user has to tell it.
-        environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # as in sessions of our own
+        }
         with started(*words, program=program, environment=environment) as command:
             await_head(node, 10, command)
             command.process.send_signal(signal.SIGTERM)  # to the JVM, which is all that a supervisor knows

@@ -24,6 +24,7 @@ from sluice.publishers.sources.stream_reader import ReadTotals
 from tests.nodes import make_blocks
 
 STOP_SECONDS = 60
+LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="a JVM more; SLUICE_LONG=1 runs it")
 
 
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -86,8 +87,9 @@ def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
     ("moment", "number", "status"),
     [
         ("starting a node", signal.SIGINT, 130),
+        ("starting a node", signal.SIGTERM, 128 + signal.SIGTERM),
         ("starting publishers", signal.SIGINT, 130),
-        ("starting publishers", signal.SIGTERM, 128 + signal.SIGTERM),
+        pytest.param("starting publishers", signal.SIGTERM, 128 + signal.SIGTERM, marks=LONG),
     ],
 )
 def test_ctrl_c_or_sigterm_to_all_its_processes_ends_it_cleanly(
