@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
-from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
 from sluice.datastream.protocol.packets import Packet
 
 __all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
@@ -96,7 +96,7 @@ class BlockingStreamClient:
 
     def header(self) -> StreamHeader:
         """Return the header of what is committed."""
-        return answered_header(self._query(Command.HEADER, None))
+        return answered_header(self._query(Command.HEADER))
 
     def entry(self, number: int) -> Entry:
         """Return an entry; raise EntryNotFound without one."""
@@ -118,7 +118,7 @@ class BlockingStreamClient:
 
     def stop(self) -> list[Entry]:
         """End streaming; return the entries that arrived and were not taken."""
-        self._command(Command.STOP, None)
+        self._command(Command.STOP)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
 
@@ -141,13 +141,30 @@ class BlockingStreamClient:
         while entries := self.receive():
             yield from entries
 
-    def _command(self, command: Command, parameter: int | bytes | None) -> None:
-        self._socket.sendall(encode_command(command, self._inbox.stream_type, parameter))
+    def range(self, first: bytes, last: bytes) -> Iterator[Entry]:
+        """Yield the entries from one bookmark's to another's, both included.
+
+        Whoever takes only some of them may send the next command: it drops the rest.
+
+        Raises:
+            CommandRefused: there is no such bookmark (error 4: first, 5: last), or the last comes before the
+                first (5). Error 9: the server does not know the command.
+            ConnectionEnded: the server closed the connection.
+        """
+        self._inbox.await_range()
+        self._inbox.begin_range(answered_range_end(self._query(Command.RANGE_BOOKMARK, first, last)))
+        while self._inbox.is_in_range:
+            yield from self._inbox.take_range()
+            if self._inbox.is_in_range:
+                self._inbox.feed(self._receive_bytes(), "answering RangeBookmark")
+
+    def _command(self, command: Command, *parameters: int | bytes) -> None:
+        self._socket.sendall(encode_command(command, self._inbox.stream_type, *parameters))
         while not self._inbox.take_result(command):
             self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
 
-    def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
-        self._command(command, parameter)
+    def _query(self, command: Command, *parameters: int | bytes) -> Packet:
+        self._command(command, *parameters)
         while (packet := self._inbox.take_answer()) is None:
             self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
         return packet
