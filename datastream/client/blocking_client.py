@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+from sluice.datastream.errors import ConnectionEnded, StreamContradicts
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
 from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
@@ -181,12 +182,30 @@ class BlockingStreamClient:
 def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
     """Yield the entries of a server from `from_entry` on, live ones too; never ends by itself.
 
-    Closing the iterator closes the connection.
+    A server closes the connection of a reader that pauses for longer than its write timeout: the iterator
+    connects again and goes on with the next entry. Closing it closes the connection.
 
     Raises:
         CommandRefused: there is no such entry yet (error 3).
-        ConnectionEnded, ServerSpokeWrongly, OSError: the connection or the server failed.
+        StreamContradicts, EntryNotFound: the server has another entry in the place of the last one, or none.
+        ConnectionEnded, OSError: the connection ended, and a new one cannot be made or brings no entry.
+        ServerSpokeWrongly: the server violates the protocol.
     """
-    with BlockingStreamClient(host, port, stream_type) as client:
-        client.start(from_entry)
-        yield from client.entries()
+    last: Entry | None = None
+    while True:
+        with BlockingStreamClient(host, port, stream_type) as client:
+            if last is not None and (found := client.entry(last.number)) != last:
+                got, expected = (f"type {entry.type}, {len(entry.data)} bytes" for entry in (found, last))
+                raise StreamContradicts(f"entry {last.number}", got, f"{expected}, as it was")
+            client.start(from_entry if last is None else last.number + 1)
+            before, failure = last, None
+            while failure is None:
+                try:
+                    entries = client.receive()
+                except (ConnectionEnded, OSError) as error:
+                    failure = error
+                else:
+                    yield from entries
+                    last = entries[-1]
+            if last is before:
+                raise failure
