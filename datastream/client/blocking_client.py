@@ -17,9 +17,10 @@ import socket
 import time
 from collections.abc import Iterator
 
+from sluice.datastream.errors import ConnectionEnded, StreamContradicts
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
-from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
 from sluice.datastream.protocol.packets import Packet
 
 __all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
@@ -91,7 +92,7 @@ class BlockingStreamClient:
 
     def header(self) -> StreamHeader:
         """Return the header of what is committed."""
-        return answered_header(self._query(Command.HEADER, None))
+        return answered_header(self._query(Command.HEADER))
 
     def entry(self, number: int) -> Entry:
         """Return an entry; raise EntryNotFound without one."""
@@ -113,7 +114,7 @@ class BlockingStreamClient:
 
     def stop(self) -> list[Entry]:
         """End streaming; return the arrived entries that were not taken."""
-        self._command(Command.STOP, None)
+        self._command(Command.STOP)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
 
@@ -136,13 +137,30 @@ class BlockingStreamClient:
         while entries := self.receive():
             yield from entries
 
-    def _command(self, command: Command, parameter: int | bytes | None) -> None:
-        self._socket.sendall(encode_command(command, self._inbox.stream_type, parameter))
+    def range(self, first: bytes, last: bytes) -> Iterator[Entry]:
+        """Yield the entries from one bookmark's to another's, both included.
+
+        Whoever takes only some of them may send the next command: it drops the rest.
+
+        Raises:
+            CommandRefused: there is no such bookmark (error 4: first, 5: last), or the last comes before the
+                first (5). Error 9: the server does not know the command.
+            ConnectionEnded: the server closed the connection.
+        """
+        self._inbox.await_range()
+        self._inbox.begin_range(answered_range_end(self._query(Command.RANGE_BOOKMARK, first, last)))
+        while self._inbox.is_in_range:
+            yield from self._inbox.take_range()
+            if self._inbox.is_in_range:
+                self._inbox.feed(self._receive_bytes(), "answering RangeBookmark")
+
+    def _command(self, command: Command, *parameters: int | bytes) -> None:
+        self._socket.sendall(encode_command(command, self._inbox.stream_type, *parameters))
         while not self._inbox.take_result(command):
             self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
 
-    def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
-        self._command(command, parameter)
+    def _query(self, command: Command, *parameters: int | bytes) -> Packet:
+        self._command(command, *parameters)
         while (packet := self._inbox.take_answer()) is None:
             self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
         return packet
@@ -159,12 +177,30 @@ class BlockingStreamClient:
 def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
     """Yield a server's entries from `from_entry` on, live ones too, without end.
 
-    Closing the iterator closes the connection.
+    A server closes the connection of a reader that pauses for longer than its write timeout: the iterator
+    connects again and goes on with the next entry. Closing it closes the connection.
 
     Raises:
         CommandRefused: there is no such entry yet (error 3).
-        ConnectionEnded, ServerSpokeWrongly, OSError: the connection or the server failed.
+        StreamContradicts, EntryNotFound: the server has another entry in the place of the last one, or none.
+        ConnectionEnded, OSError: the connection ended, and a new one cannot be made or brings no entry.
+        ServerSpokeWrongly: the server violates the protocol.
     """
-    with BlockingStreamClient(host, port, stream_type) as client:
-        client.start(from_entry)
-        yield from client.entries()
+    last: Entry | None = None
+    while True:
+        with BlockingStreamClient(host, port, stream_type) as client:
+            if last is not None and (found := client.entry(last.number)) != last:
+                got, expected = (f"type {entry.type}, {len(entry.data)} bytes" for entry in (found, last))
+                raise StreamContradicts(f"entry {last.number}", got, f"{expected}, as it was")
+            client.start(from_entry if last is None else last.number + 1)
+            before, failure = last, None
+            while failure is None:
+                try:
+                    entries = client.receive()
+                except (ConnectionEnded, OSError) as error:
+                    failure = error
+                else:
+                    yield from entries
+                    last = entries[-1]
+            if last is before:
+                raise failure

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Generator
 from sluice.datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
-from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
 from sluice.datastream.protocol.packets import Packet
 
 __all__ = ["StreamClient"]
@@ -88,7 +88,7 @@ class StreamClient:
 
     async def header(self) -> StreamHeader:
         """Return the header of what is committed."""
-        return answered_header(await self._query(Command.HEADER, None))
+        return answered_header(await self._query(Command.HEADER))
 
     async def entry(self, number: int) -> Entry:
         """Return an entry; raise EntryNotFound without one."""
@@ -110,7 +110,7 @@ class StreamClient:
 
     async def stop(self) -> list[Entry]:
         """End streaming; return the arrived entries that were not taken."""
-        await self._command(Command.STOP, None)
+        await self._command(Command.STOP)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
 
@@ -136,14 +136,32 @@ class StreamClient:
             for entry in entries:
                 yield entry
 
-    async def _command(self, command: Command, parameter: int | bytes | None) -> None:
-        self._writer.write(encode_command(command, self._inbox.stream_type, parameter))
+    async def range(self, first: bytes, last: bytes) -> AsyncIterator[Entry]:
+        """Yield the entries from one bookmark's to another's, both included.
+
+        Whoever takes only some of them may send the next command: it drops the rest.
+
+        Raises:
+            CommandRefused: there is no such bookmark (error 4: first, 5: last), or the last comes before the
+                first (5). Error 9: the server does not know the command.
+            ConnectionEnded: the server closed the connection.
+        """
+        self._inbox.await_range()
+        self._inbox.begin_range(answered_range_end(await self._query(Command.RANGE_BOOKMARK, first, last)))
+        while self._inbox.is_in_range:
+            for entry in self._inbox.take_range():
+                yield entry
+            if self._inbox.is_in_range:
+                self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), "answering RangeBookmark")
+
+    async def _command(self, command: Command, *parameters: int | bytes) -> None:
+        self._writer.write(encode_command(command, self._inbox.stream_type, *parameters))
         await self._writer.drain()
         while not self._inbox.take_result(command):
             self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
 
-    async def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
-        await self._command(command, parameter)
+    async def _query(self, command: Command, *parameters: int | bytes) -> Packet:
+        await self._command(command, *parameters)
         while (packet := self._inbox.take_answer()) is None:
             self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
         return packet

@@ -3,11 +3,11 @@
     event = decode_event(entry.type, entry.data)          # L2Block(number=7, ...), or RawEvent(type, data)
     streamer.add_stream_entry(entry_type_of(event), encode_event(event))
 
-Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. An unknown type, unknown fields
-or a non-canonical encoding become a `RawEvent` with the bytes.
+Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. A message keeps its unknown
+fields. An unknown type or a non-canonical encoding becomes a `RawEvent` with the bytes.
 
 Unless the caller names it, the bytes tell the generation: the original's layouts have exact sizes, and data
-of such a size are hardly ever a message as well.
+of such a size are hardly ever a message as well. A message with unknown fields comes last.
 
 Source: docs/spec/stream-file.md section 5.
 """
@@ -83,6 +83,7 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
             return _decode_network(entry_type, data)
         case Generation.ORIGINAL:
             return _decode_original(entry_type, data)
+    last: Event = RawEvent(entry_type, data)
     for decode in (_decode_network, _decode_original):
         try:
             event = decode(entry_type, data)
@@ -90,9 +91,11 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
             continue
         # A demo app's bookmark may have any first byte; only known ones identify it.
         is_guess = isinstance(event, OriginalBookmark) and event.type not in set(OriginalBookmarkType)
-        if not isinstance(event, RawEvent) and not is_guess:
+        if isinstance(event, NetworkEvent) and event.unknown_fields:
+            last = event
+        elif not isinstance(event, RawEvent) and not is_guess:
             return event
-    return RawEvent(entry_type, data)
+    return last
 
 
 def event_of(entry: Entry, generation: Generation | None = None) -> Event:
@@ -162,6 +165,8 @@ def event_values(event: Event) -> dict[str, int | bool | str]:
                 values[field.name] = _enum_name(event, field.name, value)
             case _:
                 values[field.name] = value.message
+                if value.unknown_fields:
+                    values[f"{field.name}_unknown_fields"] = f"0x{value.unknown_fields.hex()}"
     return values
 
 

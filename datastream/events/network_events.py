@@ -2,8 +2,8 @@
 
     1 BatchStart    2 L2Block    3 Transaction    4 BatchEnd    5 UpdateGer    6 L2BlockEnd    0xb0 Bookmark
 
-An event equals what its bytes say; numbers are uint64 where not said, hashes and addresses are bytes of any
-length, as on the wire.
+An event equals what its bytes say; `unknown_fields` has the bytes of fields that the table lacks. Numbers are
+uint64 where not said, hashes and addresses are bytes of any length, as on the wire.
 
 Source: docs/spec/stream-file.md section 5.
 """
@@ -56,6 +56,7 @@ class Debug:
     """A note of whoever wrote the event."""
 
     message: str = ""
+    unknown_fields: bytes = b""
 
 
 _DEBUG = MessageTable("Debug", Field(1, "message", FieldKind.STRING))
@@ -70,6 +71,8 @@ class NetworkEvent:
     """Type of the entries that hold this event."""
     TABLE: ClassVar[MessageTable]
     """The message's fields."""
+    unknown_fields: bytes
+    """The bytes of all other fields, in their order."""
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -104,6 +107,7 @@ class BatchStart(NetworkEvent):
     fork_id: int = 0
     chain_id: int = 0
     debug: Debug | None = None
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class L2Block(NetworkEvent):
         Field(12, "block_gas_limit", FieldKind.U64),
         Field(13, "block_info_root", FieldKind.BYTES),
         Field(14, "debug", FieldKind.MESSAGE, _DEBUG),
+        Field(15, "base_fee", FieldKind.BYTES),
     )
     number: int = 0
     batch_number: int = 0
@@ -146,6 +151,9 @@ class L2Block(NetworkEvent):
     block_gas_limit: int = 0
     block_info_root: bytes = b""
     debug: Debug | None = None
+    base_fee: bytes = b""
+    """Of blocks of cdk-erigon: big-endian."""
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,7 @@ class Transaction(NetworkEvent):
     """u32."""
     im_state_root: bytes = b""
     debug: Debug | None = None
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +198,7 @@ class BatchEnd(NetworkEvent):
     local_exit_root: bytes = b""
     state_root: bytes = b""
     debug: Debug | None = None
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +226,7 @@ class UpdateGer(NetworkEvent):
     chain_id: int = 0
     state_root: bytes = b""
     debug: Debug | None = None
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +236,7 @@ class L2BlockEnd(NetworkEvent):
     ENTRY_TYPE = 6
     TABLE = MessageTable("L2BlockEnd", Field(1, "number", FieldKind.U64))
     number: int = 0
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +249,7 @@ class Bookmark(NetworkEvent):
     """A BookmarkType."""
     value: int = 0
     """Number of the batch or block."""
+    unknown_fields: bytes = b""
 
 
 NETWORK_EVENTS: dict[int, type[NetworkEvent]] = {

@@ -5,8 +5,8 @@
     wire 2     varint length, then so many bytes: bytes, string, message
 
 The encoder writes the canonical form: fields in the order of their numbers, without defaults, shortest
-varints. The decoder also reads valid non-canonical bytes; a caller that must keep the bytes compares
-`encode_message` of the result.
+varints, unknown fields behind them. The decoder also reads valid non-canonical bytes; a caller that must keep
+the bytes compares `encode_message` of the result.
 
 Source: protobuf.dev, "Encoding"; docs/spec/stream-file.md section 5.
 """
@@ -21,7 +21,10 @@ from typing import Any
 from sluice.datastream.errors import EventMalformed, EventValueWrong
 from sluice.datastream.layout import U64_MAX
 
-__all__ = ["Field", "FieldKind", "MessageTable", "decode_message", "encode_message"]
+__all__ = ["UNKNOWN_FIELDS", "Field", "FieldKind", "MessageTable", "decode_message", "encode_message"]
+
+UNKNOWN_FIELDS = "unknown_fields"
+"""The name under which a message's values have the fields that its table lacks: their bytes, in order."""
 
 _WIRE_VARINT, _WIRE_64, _WIRE_BYTES, _WIRE_32 = 0, 1, 2, 5
 _FIXED_SIZES = {_WIRE_64: 8, _WIRE_32: 4}
@@ -77,6 +80,7 @@ class MessageTable:
         self.fields = fields
         self.by_number = {field.number: field for field in fields}
         self.defaults: dict[str, object] = {field.name: _DEFAULTS[field.kind] for field in fields}
+        self.defaults[UNKNOWN_FIELDS] = b""
 
 
 # --- encoding --------------------------------------------------------------------------------------------
@@ -86,7 +90,8 @@ def encode_message(table: MessageTable, values: Mapping[str, Any]) -> bytes:
     """Return a message's canonical bytes.
 
     Args:
-        values: field name -> value: int, bool, bytes, str, or, for a message, such a mapping or None.
+        values: field name -> value: int, bool, bytes, str, or, for a message, such a mapping or None; and
+            UNKNOWN_FIELDS, if there are any.
 
     Raises:
         EventValueWrong: a value that its field cannot hold.
@@ -113,6 +118,7 @@ def encode_message(table: MessageTable, values: Mapping[str, Any]) -> bytes:
                 parts += (_varint(field.number << 3 | _WIRE_VARINT), _varint(int(value)))
                 continue
         parts += (_varint(field.number << 3 | _WIRE_BYTES), _varint(len(data)), data)
+    parts.append(values.get(UNKNOWN_FIELDS, b""))
     return b"".join(parts)
 
 
@@ -133,12 +139,13 @@ def _varint(value: int) -> bytes:
 def decode_message(table: MessageTable, data: bytes) -> dict[str, Any]:
     """Return a message's fields, defaults included.
 
-    Of a repeated field the last one counts; unknown fields are checked and omitted.
+    Of a repeated field the last one counts; unknown fields are checked, and kept as UNKNOWN_FIELDS.
 
     Raises:
         EventMalformed: not a message of this table.
     """
     values = dict(table.defaults)
+    unknown: list[bytes] = []
     position = 0
     while position < len(data):
         at = position
@@ -159,6 +166,9 @@ def decode_message(table: MessageTable, data: bytes) -> dict[str, Any]:
                 values[field.name] = _from_chunk(table, field, chunk, at)
         else:
             raise EventMalformed(table.name, at, f"wire type {wire}", "0, 1, 2 or 5")
+        if field is None:
+            unknown.append(data[at:position])
+    values[UNKNOWN_FIELDS] = b"".join(unknown)
     return values
 
 

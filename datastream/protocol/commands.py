@@ -1,6 +1,7 @@
 """The TCP commands of one client connection: bytes in, effects out, as two tables. Pure.
 
-    request   u64 command | u64 stream_type | parameters      (u64 entry number, or u32 length and bookmark)
+    request   u64 command | u64 stream_type | parameter
+    parameter u64 entry number; or u32 length | bookmark, once or twice
 
     core.receive(data)              bytes in any pieces
     core.next_effects()             the effects of the next complete command, None without one
@@ -39,6 +40,7 @@ __all__ = [
     "OnCommandError",
     "Reply",
     "Send",
+    "SendEntries",
     "SendRange",
     "StartStream",
     "StopStream",
@@ -49,7 +51,7 @@ __all__ = [
 ANSWER_COPY_BYTES_MAX = 4_096
 """Longest answer to Entry or Bookmark that memory holds; longer ones are sent from the file."""
 
-OnCommandError = Literal["close", "keep"]
+OnCommandError = Literal["keep", "close"]
 _HEAD = struct.Struct(">QQ")
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
@@ -64,6 +66,7 @@ class Command(IntEnum):
     START_BOOKMARK = 4
     ENTRY = 5
     BOOKMARK = 6
+    RANGE_BOOKMARK = 7
 
 
 class Parameter(Enum):
@@ -72,6 +75,7 @@ class Parameter(Enum):
     NONE = auto()
     ENTRY_NUMBER = auto()
     BOOKMARK = auto()
+    TWO_BOOKMARKS = auto()
 
 
 class CommandError(IntEnum):
@@ -82,6 +86,7 @@ class CommandError(IntEnum):
     ALREADY_STOPPED = 2
     BAD_FROM_ENTRY = 3
     BAD_FROM_BOOKMARK = 4
+    BAD_TO_BOOKMARK = 5
     INVALID_COMMAND = 9
 
 
@@ -111,18 +116,26 @@ COMMANDS: dict[Command, tuple[str, Parameter, str]] = {
     ),
     Command.ENTRY: ("Entry", Parameter.ENTRY_NUMBER, "one entry, first byte `0xfe`"),
     Command.BOOKMARK: ("Bookmark", Parameter.BOOKMARK, "the first entry after it that is not a bookmark"),
+    Command.RANGE_BOOKMARK: (
+        "RangeBookmark",
+        Parameter.TWO_BOOKMARKS,
+        "u64 number of the last entry, then the entries from the first bookmark's to the second's",
+    ),
 }
 """command -> (name, parameter, what follows Result OK)."""
 
 ERRORS: dict[CommandError, tuple[str, str]] = {
     CommandError.OK: ("OK", "stays open"),
-    CommandError.ALREADY_STARTED: ("Already started", "closed, or kept with `keep`"),
-    CommandError.ALREADY_STOPPED: ("Already stopped", "closed, or kept with `keep`"),
+    CommandError.ALREADY_STARTED: ("Already started", "stays open, or closed with `close`"),
+    CommandError.ALREADY_STOPPED: ("Already stopped", "stays open, or closed with `close`"),
     CommandError.BAD_FROM_ENTRY: ("Bad from entry", "stays open"),
     CommandError.BAD_FROM_BOOKMARK: ("Bad from bookmark", "stays open"),
+    CommandError.BAD_TO_BOOKMARK: ("Bad to bookmark", "stays open"),
     CommandError.INVALID_COMMAND: ("Invalid command", "closed: what follows cannot be framed"),
 }
 """error -> (text of the Result, what becomes of the connection)."""
+
+_BOOKMARK_COUNTS = {Parameter.BOOKMARK: 1, Parameter.TWO_BOOKMARKS: 2}
 
 REPLIES: dict[ClientState, dict[Command, Reply]] = {
     ClientState.STOPPED: {
@@ -132,6 +145,7 @@ REPLIES: dict[ClientState, dict[Command, Reply]] = {
         Command.START_BOOKMARK: Reply.ANSWER,
         Command.ENTRY: Reply.ANSWER,
         Command.BOOKMARK: Reply.ANSWER,
+        Command.RANGE_BOOKMARK: Reply.ANSWER,
     },
     ClientState.STREAMING: {
         Command.START: Reply.ALREADY_STARTED,
@@ -140,6 +154,7 @@ REPLIES: dict[ClientState, dict[Command, Reply]] = {
         Command.START_BOOKMARK: Reply.ALREADY_STARTED,
         Command.ENTRY: Reply.ALREADY_STARTED,
         Command.BOOKMARK: Reply.ALREADY_STARTED,
+        Command.RANGE_BOOKMARK: Reply.ALREADY_STARTED,
     },
 }
 
@@ -158,6 +173,15 @@ class SendRange:
     offset: int
     size: int
     """Bytes; all of them are on one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendEntries:
+    """Send the entries between two offsets of the file; the next command is answered behind them."""
+
+    offset: int
+    end: int
+    """Behind the last entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +209,7 @@ class Close:
     """For the log."""
 
 
-Effect = Send | SendRange | StartStream | StopStream | EndAfterCatchUp | Close
+Effect = Send | SendRange | SendEntries | StartStream | StopStream | EndAfterCatchUp | Close
 
 
 class StreamView(Protocol):
@@ -212,12 +236,15 @@ class StreamView(Protocol):
         ...
 
 
-def encode_command(command: Command, stream_type: int, parameter: int | bytes | None = None) -> bytes:
-    """Return the bytes of a request; `parameter` is an entry number or a bookmark."""
-    head = _HEAD.pack(command, stream_type)
-    if isinstance(parameter, bytes):
-        return head + _U32.pack(len(parameter)) + parameter
-    return head if parameter is None else head + _U64.pack(parameter)
+def encode_command(command: Command, stream_type: int, *parameters: int | bytes) -> bytes:
+    """Return the bytes of a request; each parameter is an entry number or a bookmark."""
+    request = _HEAD.pack(command, stream_type)
+    for parameter in parameters:
+        if isinstance(parameter, bytes):
+            request += _U32.pack(len(parameter)) + parameter
+        else:
+            request += _U64.pack(parameter)
+    return request
 
 
 class CommandCore:
@@ -225,15 +252,13 @@ class CommandCore:
 
     Args:
         stream_type: what every request must name.
-        on_command_error: whether a command in the wrong state closes the connection ("close", documented) or
-            only returns an error ("keep", as the newest Go server does).
+        on_command_error: whether a command in the wrong state only returns an error ("keep"), or also closes
+            the connection ("close", as Go servers did before their #133).
     """
 
     __slots__ = ("_buffer", "_closed", "_ended", "_on_command_error", "_stream_type", "_view", "state")
 
-    def __init__(
-        self, view: StreamView, stream_type: int, on_command_error: OnCommandError = "close"
-    ) -> None:
+    def __init__(self, view: StreamView, stream_type: int, on_command_error: OnCommandError = "keep") -> None:
         self._view = view
         self._stream_type = stream_type
         self._on_command_error = on_command_error
@@ -280,33 +305,33 @@ class CommandCore:
             command = Command(number)
         except ValueError:
             return [*self._error(CommandError.INVALID_COMMAND), Close(f"unknown command {number}")]
-        parameter: int | bytes | None = None
+        parameters: list[int | bytes] = []
         end = _HEAD.size
-        match COMMANDS[command][1]:
-            case Parameter.ENTRY_NUMBER:
-                end += _U64.size
-                if len(buffer) < end:
-                    return None
-                (parameter,) = _U64.unpack_from(buffer, _HEAD.size)
-            case Parameter.BOOKMARK:
-                end += _U32.size
-                if len(buffer) < end:
-                    return None
-                (size,) = _U32.unpack_from(buffer, _HEAD.size)
-                if not BOOKMARK_SIZE_MIN <= size <= BOOKMARK_SIZE_MAX:
-                    return [Close(f"bookmark of {size} bytes, expected 1 to {BOOKMARK_SIZE_MAX}")]
-                if len(buffer) < end + size:
-                    return None
-                parameter = buffer[end : end + size]
-                end += size
-        effects = self._reply(command, parameter)
+        kind = COMMANDS[command][1]
+        if kind is Parameter.ENTRY_NUMBER:
+            end += _U64.size
+            if len(buffer) < end:
+                return None
+            parameters.extend(_U64.unpack_from(buffer, _HEAD.size))
+        for _ in range(_BOOKMARK_COUNTS.get(kind, 0)):
+            begin = end + _U32.size
+            if len(buffer) < begin:
+                return None
+            (size,) = _U32.unpack_from(buffer, end)
+            if not BOOKMARK_SIZE_MIN <= size <= BOOKMARK_SIZE_MAX:
+                return [Close(f"bookmark of {size} bytes, expected 1 to {BOOKMARK_SIZE_MAX}")]
+            end = begin + size
+            if len(buffer) < end:
+                return None
+            parameters.append(buffer[begin:end])
+        effects = self._reply(command, parameters)
         self._buffer = buffer[end:]  # behind it: the next call repeats a query that failed
         return effects
 
-    def _reply(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
+    def _reply(self, command: Command, parameters: list[int | bytes]) -> list[Effect]:
         match REPLIES[self.state][command]:
             case Reply.ANSWER:
-                return self._answer(command, parameter)
+                return self._answer(command, parameters)
             case Reply.ALREADY_STARTED:
                 error = CommandError.ALREADY_STARTED
             case Reply.ALREADY_STOPPED:
@@ -318,23 +343,25 @@ class CommandCore:
         name, text = COMMANDS[command][0], ERRORS[error][0]
         return [*stop, *self._error(error), Close(f"{name} while {self.state.name.lower()}: {text}")]
 
-    def _answer(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
+    def _answer(self, command: Command, parameters: list[int | bytes]) -> list[Effect]:
         ok = encode_result(CommandError.OK, ERRORS[CommandError.OK][0])
-        match command, parameter:
+        match command, *parameters:
             case Command.START, int(number):
                 return self._start(number, CommandError.BAD_FROM_ENTRY)
             case Command.START_BOOKMARK, bytes(bookmark):
                 return self._start(bookmark, CommandError.BAD_FROM_BOOKMARK)
-            case Command.STOP, _:
+            case (Command.STOP,):
                 self.state = ClientState.STOPPED
                 return [StopStream(), Send(ok)]
-            case Command.HEADER, _:
+            case (Command.HEADER,):
                 return [Send(ok + self._view.header_bytes())]
             case Command.ENTRY, int(number):
                 return self._find(ok, number)
             case Command.BOOKMARK, bytes(bookmark):
                 return self._find(ok, bookmark)
-        raise AssertionError((command, parameter))
+            case Command.RANGE_BOOKMARK, bytes(first), bytes(last):
+                return self._range(ok, first, last)
+        raise AssertionError((command, parameters))
 
     def _start(self, where: int | bytes, error: CommandError) -> list[Effect]:
         try:
@@ -344,6 +371,22 @@ class CommandCore:
             return self._error(error)
         self.state = ClientState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
+
+    def _range(self, ok: bytes, first: bytes, last: bytes) -> list[Effect]:
+        """Answer a RangeBookmark command."""
+        view = self._view
+        error = CommandError.BAD_FROM_BOOKMARK
+        try:
+            first_number = view.get_bookmark(first)
+            offset = view.offset_of(first_number)
+            error = CommandError.BAD_TO_BOOKMARK
+            last_number = view.get_bookmark(last)
+            end = view.offset_of(last_number + 1)
+        except (NotFoundError, PageDamaged):
+            return self._error(error)
+        if last_number < first_number:
+            return self._error(error)
+        return [Send(ok + _U64.pack(last_number)), SendEntries(offset, end)]
 
     def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:
         view = self._view

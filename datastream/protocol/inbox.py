@@ -19,9 +19,9 @@ from sluice.datastream.errors import (
 )
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command
-from sluice.datastream.protocol.packets import Answer, Packet, PacketReader, Result
+from sluice.datastream.protocol.packets import Answer, Packet, PacketReader, RangeEnd, Result
 
-__all__ = ["Inbox", "answered_entry", "answered_header"]
+__all__ = ["Inbox", "answered_entry", "answered_header", "answered_range_end"]
 
 
 class Inbox:
@@ -37,6 +37,39 @@ class Inbox:
         """Set by the shell after Start, cleared after Stop."""
         self._reader = PacketReader()
         self._packets: deque[Packet] = deque()
+        self._range_end: int | None = None
+        """The last entry of a range that was not taken to its end."""
+
+    def await_range(self) -> None:
+        """Note that RangeBookmark is sent now."""
+        self._reader.awaits_range_end = True
+
+    def begin_range(self, last_number: int) -> None:
+        """Note the last entry of the range that arrives now."""
+        self._range_end = last_number
+
+    def take_range(self) -> list[Entry]:
+        """Return the entries of the range that have arrived; `is_in_range` says whether more follow.
+
+        Raises:
+            ServerSpokeWrongly: the server sent something else, or entries past the range.
+        """
+        entries: list[Entry] = []
+        while self._packets and self._range_end is not None:
+            packet = self._packets.popleft()
+            if not isinstance(packet, Entry):
+                raise ServerSpokeWrongly("packet in a range", type(packet).__name__, "an entry")
+            if packet.number > self._range_end:
+                raise ServerSpokeWrongly("entry of a range", str(packet.number), f"at most {self._range_end}")
+            if packet.number == self._range_end:
+                self._range_end = None
+            entries.append(packet)
+        return entries
+
+    @property
+    def is_in_range(self) -> bool:
+        """Whether entries of a range are still to come."""
+        return self._range_end is not None
 
     def feed(self, data: bytes, while_doing: str) -> None:
         """Add received bytes; none means that the server closed the connection.
@@ -52,10 +85,13 @@ class Inbox:
     def take_result(self, command: Command) -> bool:
         """Return whether the command's Result has come; streamed entries before it stay.
 
+        Entries of a range that nobody takes any more are dropped.
+
         Raises:
             CommandRefused: it is not OK.
             ServerSpokeWrongly: something else came, such as entries that nobody asked for.
         """
+        self.take_range()
         for position, packet in enumerate(self._packets):
             if isinstance(packet, Result):
                 del self._packets[position]
@@ -86,6 +122,13 @@ def answered_header(packet: Packet) -> StreamHeader:
     if not isinstance(packet, StreamHeader):
         raise ServerSpokeWrongly("answer to Header", type(packet).__name__, "a header")
     return packet
+
+
+def answered_range_end(packet: Packet) -> int:
+    """Return the number of a range's last entry; raise ServerSpokeWrongly for anything else."""
+    if not isinstance(packet, RangeEnd):
+        raise ServerSpokeWrongly("answer to RangeBookmark", type(packet).__name__, "a number")
+    return packet.number
 
 
 def answered_entry(packet: Packet, asked: int | bytes) -> Entry:

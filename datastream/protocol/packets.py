@@ -4,8 +4,9 @@
     header    u8 1    | u32 38                | ... (layout.py)
     answer    u8 0xfe | u32 length            | ... an entry, its first byte changed
     streamed  u8 2    | u32 length            | ... an entry, as in the file
+    range end u64 number                      behind the Result OK of RangeBookmark alone
 
-Every packet begins with its type (u8) and its length (u32).
+Every packet but a range end begins with its type (u8) and its length (u32).
 
 Source: docs/spec/stream-file.md section 4.
 """
@@ -32,13 +33,14 @@ from sluice.datastream.layout import (
     encode_entry,
 )
 
-__all__ = ["NOT_FOUND_ANSWER", "Answer", "Packet", "PacketReader", "Result", "encode_result"]
+__all__ = ["NOT_FOUND_ANSWER", "Answer", "Packet", "PacketReader", "RangeEnd", "Result", "encode_result"]
 
 RESULT_TEXT_BYTES_MAX = 1_024
 """Longest Result text that a client accepts; the longest known has 18 bytes."""
 
 _RESULT_HEAD = struct.Struct(">BII")
 _PACKET_HEAD = struct.Struct(">BI")
+_U64 = struct.Struct(">Q")
 
 NOT_FOUND_ANSWER = encode_entry(Entry(NOT_FOUND_TYPE, 0, b""), PACKET_ANSWER)
 """The answer to an Entry or Bookmark command that found nothing, 17 bytes."""
@@ -61,7 +63,14 @@ class Answer:
     """None: not found."""
 
 
-Packet = Result | StreamHeader | Answer | Entry
+@dataclass(frozen=True, slots=True)
+class RangeEnd:
+    """The number of the last entry of a range."""
+
+    number: int
+
+
+Packet = Result | StreamHeader | Answer | Entry | RangeEnd
 
 _SIZES: dict[int, tuple[str, int, int]] = {
     PACKET_RESULT: ("Result", _RESULT_HEAD.size, _RESULT_HEAD.size + RESULT_TEXT_BYTES_MAX),
@@ -83,6 +92,10 @@ class PacketReader:
 
     def __init__(self) -> None:
         self._rest = b""
+        self.awaits_range_end = False
+        """Whether a range end follows the next Result, if that is OK. Set by who asks for a range."""
+        self._is_range_end = False
+        """Whether the next packet is a range end."""
 
     def feed(self, data: bytes) -> list[Packet]:
         """Add bytes; return the packets that they complete, in order.
@@ -96,6 +109,13 @@ class PacketReader:
         position, end = 0, len(data)
         unpack_head = ENTRY_HEAD.unpack_from
         while end - position >= _PACKET_HEAD.size:
+            if self._is_range_end:
+                if end - position < _U64.size:
+                    break
+                packets.append(RangeEnd(*_U64.unpack_from(data, position)))
+                self._is_range_end = False
+                position += _U64.size
+                continue
             packet_type, size = _PACKET_HEAD.unpack_from(data, position)
             following = position + size
             if packet_type == PACKET_DATA and ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
@@ -107,7 +127,10 @@ class PacketReader:
                 self._check(packet_type, size)
                 if following > end:
                     break
-                packets.append(_decode(packet_type, data[position:following]))
+                packet = _decode(packet_type, data[position:following])
+                packets.append(packet)
+                if self.awaits_range_end and isinstance(packet, Result):
+                    self.awaits_range_end, self._is_range_end = False, packet.error_number == 0
             position = following
         self._rest = data[position:] if position else data
         return packets

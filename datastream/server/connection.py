@@ -4,7 +4,7 @@ Output goes in this order; each waits until the kernel has the one before:
 
     1  the queue: the rest of the entry that is under way (a Result may not cut an entry), then the answer to
        the last command; no further command is read until it is out
-    2  while streaming, committed bytes from the client's offset on, page by page, never padding
+    2  while streaming or in a range, committed bytes from the client's offset on, page by page, never padding
 
 History and live tail are the same: send what is committed, then wait for the next commit. A client that does
 not read costs no more memory than one that does: memory holds only short answers.
@@ -42,6 +42,7 @@ from sluice.datastream.protocol.commands import (
     EndAfterCatchUp,
     OnCommandError,
     Send,
+    SendEntries,
     SendRange,
     StartStream,
     StopStream,
@@ -249,6 +250,7 @@ class Connection:
         "_position",
         "_progress_at",
         "_queue",
+        "_range_end",
         "_reached",
         "_reading",
         "_sender",
@@ -279,6 +281,8 @@ class Connection:
         self._streaming = False
         self._end_at = _NONE
         """Stream up to here, then close."""
+        self._range_end = _NONE
+        """Where the range that is under way ends; _NONE without one."""
         self._closing = False
         self._ended = False
         """The client closed its sending side."""
@@ -330,11 +334,12 @@ class Connection:
         """Reset a client that was, or is being, sent something at or after `offset`.
 
         Even if that was long ago: a socket holds pages of the file, not copies (within one machine until the
-        client reads them), so writing to these pages changes the sent bytes.
+        client reads them), so writing to these pages changes the sent bytes. A client in a range was promised
+        all of it.
 
         A client that has closed its sending side before `offset` gets the rest up to it.
         """
-        if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
+        if max(self._position, self._reached, self._range_end) > offset and self._socket.fileno() >= 0:
             _logger.warning(
                 "client %s: reset: the stream was truncated to %d", self.peer, offset, extra=self._caused
             )
@@ -447,6 +452,9 @@ class Connection:
             case SendRange(offset, size):
                 self._queue.append(effect)
                 self._reached = max(self._reached, offset + size)
+            case SendEntries(offset, end):
+                self._position = offset
+                self._range_end = end
             case StartStream(offset):
                 self._position = offset
                 self._streaming = True
@@ -523,7 +531,8 @@ class Connection:
         else:
             self._context.waiting.discard(self)
         # Neither answers nor commands pile up: while one waits, reading stops.
-        want_read = not (self._queue or self._ended or progress is _Progress.COMMANDS_LEFT)
+        is_answering = self._queue or self._range_end != _NONE
+        want_read = not (is_answering or self._ended or progress is _Progress.COMMANDS_LEFT)
         self._watch(want_read, want_write=progress is not _Progress.DONE)
 
     def _send_all(self) -> _Progress:
@@ -534,6 +543,13 @@ class Connection:
                 return _Progress.DONE
             if self._slot_commands >= COMMANDS_PER_SLOT or self._slot_bytes <= 0:
                 return _Progress.COMMANDS_LEFT
+            if self._range_end != _NONE:
+                progress = self._send_range(self._range_end)
+                if progress is not _Progress.DONE:
+                    return progress
+                self._reached = max(self._reached, self._range_end)
+                self._position = self._range_end = _NONE
+                continue
             if self._run_command():
                 continue
             if not self._streaming:

@@ -89,7 +89,7 @@ class Relay:
         stream_type: int = 1,
         follow_limits: FollowLimits | None = None,
         server_limits: ServerLimits | None = None,
-        on_command_error: OnCommandError = "close",
+        on_command_error: OnCommandError = "keep",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._masters = masters

@@ -65,10 +65,10 @@ class StreamServer:
         host: str = "127.0.0.1",
         port: int = 6900,
         limits: ServerLimits | None = None,
-        on_command_error: OnCommandError = "close",
+        on_command_error: OnCommandError = "keep",
     ) -> None:
         if on_command_error not in ("close", "keep"):
-            raise ValueError(f"on_command_error: got {on_command_error!r}, expected 'close' or 'keep'")
+            raise ValueError(f"on_command_error: got {on_command_error!r}, expected 'keep' or 'close'")
         self._streamer = streamer
         self._host = host
         self._port = port

@@ -104,8 +104,8 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                 ),
                 click.option(
                     "--on-command-error",
-                    type=click.Choice(["close", "keep"]),
-                    default="close",
+                    type=click.Choice(["keep", "close"]),
+                    default="keep",
                     show_default=True,
                     help="What happens to a client whose command comes in the wrong state.",
                 ),

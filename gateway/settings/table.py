@@ -661,11 +661,12 @@ class Settings:
         "A client that neither sends nor takes anything is closed after this long.",
         unit="seconds",
     )
-    tcp_on_command_error: Literal["close", "keep"] = row(
+    tcp_on_command_error: Literal["keep", "close"] = row(
         "tcp.on_command_error",
-        Choice(("close", "keep")),
-        "close",
-        "What happens to a client's connection after a command is answered with an error.",
+        Choice(("keep", "close")),
+        "keep",
+        "The connection of a client whose command comes in the wrong state. `close` breaks clients that send "
+        "Stop on each new connection, such as cdk-erigon's.",
     )
 
     # --- http -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from sluice.datastream.events.network_events import (
     Transaction,
 )
 from sluice.datastream.events.original_events import L2Tx, OriginalBookmark, OriginalEvent, StartL2Block
+from sluice.datastream.events.protobuf import UNKNOWN_FIELDS
 from sluice.publishers.number_range import NUMBER_MAX
 
 __all__ = ["EVENT_COLUMNS", "event_row"]
@@ -56,7 +57,9 @@ EVENT_COLUMNS: Final[dict[str, type]] = {
     "l1_info_tree_index": int,
     "block_gas_limit": int,
     "block_info_root": bytes,
+    "base_fee": bytes,
     "debug": str,
+    "unknown_fields": bytes,
     "data": bytes,
 }
 """The columns, with the type of their values."""
@@ -114,6 +117,8 @@ def _values(event: Event) -> dict[str, Any] | None:
         value = getattr(event, field.name)
         if isinstance(value, Debug):
             value = value.message
+        if field.name == UNKNOWN_FIELDS and not value:
+            continue
         if isinstance(value, int) and value > NUMBER_MAX:
             return None
         if isinstance(value, bool):

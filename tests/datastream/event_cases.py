@@ -38,6 +38,22 @@ NETWORK: list[tuple[str, Event, str]] = [
     ),
     ("batch start, all defaults", BatchStart(), ""),
     ("batch start, an unknown type", BatchStart(type=77), "10 4d"),
+    ("block end, an unknown field", L2BlockEnd(1, bytes.fromhex("1005")), "08 01 10 05"),
+    (
+        "block end, unknown fixed fields",
+        L2BlockEnd(1, bytes.fromhex("1501020304 190102030405060708")),
+        "08 01 15 01020304 19 0102030405060708",
+    ),
+    (
+        "bookmark, unknown fields alone",
+        Bookmark(unknown_fields=bytes.fromhex("1a03616263 2001")),
+        "1a 03 616263 20 01",
+    ),
+    (
+        "block, base fee and what is not known yet, in it and in its note",
+        L2Block(9, debug=Debug("n", b"\x10\x07"), base_fee=A32[:4], unknown_fields=b"\x80\x01\x05"),
+        "08 09 72 05 0a 01 6e 10 07 7a 04 00010203 80 01 05",
+    ),
     ("batch start, empty note", BatchStart(debug=Debug()), "2a 00"),
     (
         "block, every field",
@@ -94,8 +110,7 @@ CASES: list[tuple[Generation, str, Event, bytes]] = [
 
 RAW: list[tuple[str, RawEvent]] = [
     ("unknown type", RawEvent(7, b"anything")),
-    ("an unknown field", RawEvent(6, bytes.fromhex("0801 1005"))),
-    ("an unknown fixed field", RawEvent(6, bytes.fromhex("0801 1501020304 190102030405060708"))),
+    ("an unknown field before a known one", RawEvent(6, bytes.fromhex("1005 0801"))),
     ("a default that is sent", RawEvent(6, bytes.fromhex("0800"))),
     ("fields in another order", RawEvent(0xB0, bytes.fromhex("1001 0802"))),
     ("a field twice", RawEvent(6, bytes.fromhex("0801 0802"))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,11 @@ from sluice.datastream.errors import (
     EntryNotFound,
     RemoteError,
     ServerSpokeWrongly,
+    StreamContradicts,
 )
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Entry
+from sluice.datastream.limits import ServerLimits
 from sluice.datastream.protocol.packets import encode_result
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, operation
@@ -84,6 +87,50 @@ def test_iter_entries(streamer: DataStreamer) -> None:
         commit(streamer, (1, b"live"))
         assert next(stream) == Entry(1, 1000, b"live")
         stream.close()  # type: ignore[attr-defined]
+
+
+def test_iter_entries_goes_on_after_a_pause(streamer: DataStreamer) -> None:
+    """A reader that pauses for longer than the write timeout is reset, with entries in its socket."""
+    big = [Entry(9, 1000 + number, bytes([number]) * 500_000) for number in range(40)]
+    commit(streamer, *((entry.type, entry.data) for entry in big))
+    limits = ServerLimits(write_timeout_seconds=0.3)
+    with ServerThread(streamer, limits=limits) as serving:
+        stream = iter_entries(serving.host, serving.port, 1000)
+        found = []
+        for number in range(40):
+            found.append(next(stream))
+            if number in (3, 20):
+                until(lambda: serving.server.client_count == 0)
+        assert found == big
+        stream.close()  # type: ignore[attr-defined]
+
+
+def test_iter_entries_does_not_go_on_in_another_stream(streamer: DataStreamer) -> None:
+    big = [(9, bytes([number]) * 500_000) for number in range(40)]
+    commit(streamer, *big)
+    with ServerThread(streamer) as serving:
+        stream = iter_entries(serving.host, serving.port, 1000)
+        last = next(stream).number
+        streamer.truncate_file(last)
+        commit(streamer, *((9, bytes([number + 100]) * 500_000) for number in range(40)))
+        with pytest.raises(StreamContradicts, match=r"another stream: entry 1.*got type 9, 500000 bytes"):
+            list(stream)
+        streamer.truncate_file(last)
+        with pytest.raises(CommandRefused, match="error 3 Bad from entry"):
+            next(iter_entries(serving.host, serving.port, last + 1))
+
+
+def test_iter_entries_ends_when_nothing_comes() -> None:
+    with server_that_says(OK) as port, pytest.raises(ConnectionEnded):
+        next(iter_entries("127.0.0.1", port))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, 20 seconds at most."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 OK = encode_result(0, "OK")

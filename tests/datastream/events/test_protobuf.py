@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sluice.datastream.errors import EventMalformed, EventValueWrong
-from sluice.datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
+from sluice.datastream.events.protobuf import (
+    UNKNOWN_FIELDS,
+    Field,
+    FieldKind,
+    MessageTable,
+    decode_message,
+    encode_message,
+)
 
 INNER = MessageTable("Inner", Field(1, "text", FieldKind.STRING))
 TABLE = MessageTable(
@@ -21,7 +28,8 @@ TABLE = MessageTable(
 
 def test_defaults_and_high_field_numbers() -> None:
     values = decode_message(TABLE, b"")
-    assert values == {"number": 0, "small": 0, "flag": False, "data": b"", "inner": None, "kind": 0}
+    defaults = {"number": 0, "small": 0, "flag": False, "data": b"", "inner": None, "kind": 0}
+    assert values == defaults | {UNKNOWN_FIELDS: b""}
     assert encode_message(TABLE, values) == b""
     values["kind"] = 1
     assert encode_message(TABLE, values) == bytes.fromhex("807d01")

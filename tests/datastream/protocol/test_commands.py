@@ -107,7 +107,7 @@ ANSWERS: list[tuple[str, bytes, list[Effect]]] = [
     ("Bookmark unknown", encode_command(Command.BOOKMARK, 1, b"x" * 16), [Send(OK + NOT_FOUND)]),
     ("Stop", STOP, [Send(ALREADY_STOPPED), Close("Stop while stopped: Already stopped")]),
     ("unknown command", bytes(8) + STOP[8:], [Send(INVALID_COMMAND), Close("unknown command 0")]),
-    ("command 7", b"\0\0\0\0\0\0\0\7" + STOP[8:], [Send(INVALID_COMMAND), Close("unknown command 7")]),
+    ("command 8", b"\0\0\0\0\0\0\0\x08" + STOP[8:], [Send(INVALID_COMMAND), Close("unknown command 8")]),
     ("stream type", STOP[:15] + b"\2", [Close("stream type 2, expected 1")]),
     ("unknown command of another type", bytes(16), [Close("stream type 0, expected 1")]),
     ("empty bookmark", START_MARK[:16] + bytes(4), [Close("bookmark of 0 bytes, expected 1 to 16")]),
@@ -152,6 +152,7 @@ REQUESTS = {
     Command.START_BOOKMARK: START_MARK,
     Command.ENTRY: GET_ENTRY_1,
     Command.BOOKMARK: GET_MARK,
+    Command.RANGE_BOOKMARK: encode_command(Command.RANGE_BOOKMARK, 1, b"mark", b"mark"),
 }
 
 
@@ -257,7 +258,7 @@ def test_encode() -> None:
 
 
 def test_tables_are_complete() -> None:
-    assert set(COMMANDS) == set(Command) == set(range(1, 7))
+    assert set(COMMANDS) == set(Command) == set(range(1, 8))
     assert set(ERRORS) == set(CommandError)
     assert {(state, command) for state in REPLIES for command in REPLIES[state]} == set(
         product(ClientState, Command)

@@ -172,7 +172,7 @@ async def test_a_client_that_was_sent_what_is_cut_off_is_reset_later_too(
         for command in commands.split(", "):
             name, _, number = command.partition(" ")
             sent_count = {"start": 10 - int(number or 0), "entry": 1, "stop": 0}[name]
-            await client.send(encode_command(Command[name.upper()], 1, int(number) if number else None))
+            await client.send(encode_command(Command[name.upper()], 1, *([int(number)] if number else [])))
             await client.read_result()
             await client.read(sent_count * 100_017)
         client.connection.close_if_past(streamer.offset_of(reached))

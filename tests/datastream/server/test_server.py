@@ -136,7 +136,7 @@ CLOSING = [
     ("stop when stopped", STOP, bytes.fromhex("ff 00000018 00000002") + b"Already stopped"),
     (
         "unknown command",
-        b"\0" * 7 + b"\7" + STOP[8:],
+        b"\0" * 7 + b"\x08" + STOP[8:],
         bytes.fromhex("ff 00000018 00000009") + b"Invalid command",
     ),
     ("other stream type", HEADER[:15] + b"\2", b""),
@@ -155,7 +155,8 @@ CLOSING = [
 def test_what_closes_a_connection(
     streamer: DataStreamer, loop: str, name: str, request_bytes: bytes, answer: bytes
 ) -> None:
-    with streamer, ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
+    closing = ServerThread(streamer, loop=loop, on_command_error="close")
+    with streamer, closing as serving, serving.connect() as client:
         client.sendall(request_bytes + b"more that nobody reads" * 10)
         assert read_to_end(client) == answer
 
@@ -378,7 +379,7 @@ async def test_addresses_that_cannot_be(streamer: DataStreamer, host: str, messa
 
     with streamer, ServerThread(streamer) as serving:
         await scenario(serving.port)
-        with pytest.raises(ValueError, match="on_command_error: got 'ignore', expected 'close' or 'keep'"):
+        with pytest.raises(ValueError, match="on_command_error: got 'ignore', expected 'keep' or 'close'"):
             StreamServer(streamer, on_command_error="ignore")  # type: ignore[arg-type]
 
 
