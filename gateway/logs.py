@@ -89,6 +89,7 @@ def set_up_logging(
     level: Literal["debug", "info", "warning", "error"] = "info",
     form: Literal["text", "json"] = "text",
     stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send all logging of this process to one stream, in place of every handler there was.
 
@@ -97,11 +98,12 @@ def set_up_logging(
             `debug`.
         form: `text` (in colour on a terminal) or `json`.
         stream: None is standard error.
+        clock: monotonic time in seconds.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
-    handler.addFilter(FloodFilter(handler.handle))
+    handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))

@@ -25,6 +25,7 @@ from sluice.gateway.api import (
 )
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS
 from sluice.gateway.key_files import public_key_hex
 from sluice.gateway.node.node import Node
 from sluice.gateway.race.tables import BlockState
@@ -96,8 +97,9 @@ async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIter
 
 @asynccontextmanager
 async def running_node(data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
-    """A node that is started, and stopped at the end."""
-    node = Node(node_settings(data_dir, **changes))
+    """A node that is started, and stopped at the end; `cluster_limits` is no setting."""
+    limits = changes.pop("cluster_limits", CLUSTER_LIMITS)
+    node = Node(node_settings(data_dir, **changes), cluster_limits=limits)
     await node.start()
     try:
         yield node

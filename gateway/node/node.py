@@ -33,6 +33,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.cluster.control_service import ControlService
 from sluice.gateway.cluster.healing import Healer
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
 from sluice.gateway.cluster.roles import Phase, RoleRecord
@@ -95,12 +96,19 @@ class Node:
     Args:
         settings: what the node does.
         disk: the disk of the stream file; None: the real one.
+        cluster_limits: limits that no setting changes.
 
     Raises:
         SettingError, LedgerKeyError: this node cannot do what the settings ask for.
     """
 
-    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk | None = None,
+        cluster_limits: ClusterLimits = CLUSTER_LIMITS,
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         self._keys = TrustedKeys.parse(settings.ledger_keys)
@@ -108,6 +116,7 @@ class Node:
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
+        self._cluster_limits = cluster_limits
         # With a single core, another process only costs.
         self._hash_processes = [
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
@@ -287,6 +296,7 @@ class Node:
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
+            limits=self._cluster_limits,
         )
 
     def _make_healer(self) -> None:
@@ -301,6 +311,7 @@ class Node:
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             stall_seconds=settings.catchup_stall_seconds,
             tls=peer_tls(settings),
+            limits=self._cluster_limits,
         )
         self._cleanup.callback(self._healer.close)
 
@@ -466,7 +477,14 @@ class Node:
         self._cleanup.push_async_callback(self._end_subscribers)
         gate = self.conductor.acknowledging.gate
         if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.store, self._peers, peer_tls(settings))
+            standbys = StandbyWatch(
+                self.conductor,
+                gate,
+                self.store,
+                self._peers,
+                peer_tls(settings),
+                limits=self._cluster_limits,
+            )
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)

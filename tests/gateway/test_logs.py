@@ -228,14 +228,15 @@ def test_many_addresses_write_no_more_between_them() -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_flood_is_left_out_of_the_log_of_a_process(
-    stream: io.StringIO, form: Literal["text", "json"], monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO, form: Literal["text", "json"]
 ) -> None:
-    set_up_logging(stream=stream, form=form)
+    seconds = 0.0
+    set_up_logging(stream=stream, form=form, clock=lambda: seconds)
     for _ in range(10 * LINES_PER_CAUSE):
         logging.getLogger("gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
         logging.getLogger("datastream.x").info("client %s: came", "a:1", extra={"caused_by": "192.0.2.1"})
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE
-    monkeypatch.setattr("sluice.gateway.logs.FLOOD_SECONDS", 0.0)
+    seconds = FLOOD_SECONDS
     tell_left_out()
     last = stream.getvalue().splitlines()[-2:]
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE + 2

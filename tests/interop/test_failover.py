@@ -229,7 +229,7 @@ async def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_hand
         why = "bad root hash: block footer field 1 (previous_block_root_hash): got "
         assert problem.startswith(f"the node cannot follow: {a.grpc_address} sent what cannot be: {why}")
         view = await collect([str(a.grpc_address), str(b.grpc_address)])
-        assert [report.facts["ready"] for report in view.reports] == [True, False]
+        assert [row.report["ready"] for row in view.rows] == [True, False]
         assert view.agree is False
         with pytest.raises(FailoverFailed, match=r"is not ready: .*; nothing has changed"):
             await fail_over(a, b)

@@ -73,8 +73,8 @@ class ClusterNode(ServeProcess):
 
     async def facts(self) -> dict[str, Any]:
         """What it says of itself to `sluice status`."""
-        (report,) = (await collect([str(self.grpc)])).reports
-        return report.as_json()
+        (row,) = (await collect([str(self.grpc)])).rows
+        return row.as_json()
 
     async def reasons(self) -> list[str]:
         """Why it is not ready."""

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sluice.datastream.layout import PAGE_SIZE, Committed, page_start
 from sluice.gateway.addresses import Address, parse_address
 from sluice.gateway.api import node_pb2
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from sluice.gateway.cluster import healing
+from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.store import scrub
 from sluice.gateway.store.page_blocks import PageBuilder
@@ -31,13 +32,14 @@ from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, store
 
 BLOCKS = large_blocks(24, 150_000)
 """About five to a page."""
+SOON = ClusterLimits(heal_pause_seconds=0.05)
+"""Peers that cannot heal a page now are asked again at once."""
 Code = node_pb2.BlockResponse.Code
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers that cannot heal a page now are asked again at once."""
-    monkeypatch.setattr(healing, "PAUSE_SECONDS", 0.05)
+    """Pages that are not proven are read again at once."""
     monkeypatch.setattr(scrub, "UNPROVEN_PAUSE_SECONDS", 0.05)
 
 
@@ -95,7 +97,10 @@ async def test_a_damaged_page_is_not_served_and_named(
 ) -> None:
     flip(folder, 1, position)
 
-    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+    async with (
+        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        wire_to(node) as wire,
+    ):
         got = await over_tcp(node)
         assert got == [block.items for block in BLOCKS[: len(got)]]
         bad_from = len(got)
@@ -136,7 +141,10 @@ async def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
     flip(folder, 1, 4711)
 
     more = large_blocks(26, 150_000)[24:]
-    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+    async with (
+        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        wire_to(node) as wire,
+    ):
         await over_tcp(node)
         alice = await wire.publisher("alice")
         sending = asyncio.ensure_future(alice.block(*more))
@@ -157,8 +165,8 @@ async def test_a_page_is_healed_from_a_second_node(
     shutil.copytree(template, tmp_path / "other")
 
     async with (
-        running_node(tmp_path / "other") as other,
-        running_node(folder, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
     ):
         healed = node.metrics.pages_healed
         await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
@@ -183,7 +191,9 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
 
     async with (
         running_node(tmp_path / "b") as other,
-        running_node(tmp_path / "a", peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
+        running_node(
+            tmp_path / "a", cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
+        ) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == pages, "healed")
         assert await over_tcp(node) == [block.items for block in blocks]
@@ -229,24 +239,27 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
     ids=["other bytes", "a proof less", "a later proof", "nothing", "silent", "endless"],
 )
 async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
-    template: Path, folder: Path, tmp_path: Path, script: Script, why: str, monkeypatch: pytest.MonkeyPatch
+    template: Path, folder: Path, tmp_path: Path, script: Script, why: str
 ) -> None:
-    monkeypatch.setattr(healing, "ATTEMPT_SECONDS_MAX", 1.0)
+    limits = replace(SOON, heal_attempt_seconds_max=1.0)
     flip(folder, 1, 90_000)
     damaged = stream_bytes(folder)
 
     async with fake_peer(BLOCKS, script) as liar:
         settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
-        async with running_node(folder, **settings) as node:
+        async with running_node(folder, cluster_limits=limits, **settings) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert why in reason
             assert str(liar.address) in reason
             assert stream_bytes(folder) == damaged
     shutil.copytree(template, tmp_path / "other")
-    async with fake_peer(BLOCKS, script) as liar, running_node(tmp_path / "other") as other:
+    async with (
+        fake_peer(BLOCKS, script) as liar,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+    ):
         settings["peers"] = (address_of(liar), address_of(other))
-        async with running_node(folder, **settings) as node:
+        async with running_node(folder, cluster_limits=limits, **settings) as node:
             await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
     assert stream_bytes(folder) == stream_bytes(template)
 
@@ -259,7 +272,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
     async with running_node(tmp_path / "empty") as empty:
         gone = parse_address("127.0.0.1:1")
         peers = (gone, address_of(empty))
-        async with running_node(folder, peers=peers, catchup_stall_seconds=1.0) as node:
+        async with running_node(folder, cluster_limits=SOON, peers=peers, catchup_stall_seconds=1.0) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert "127.0.0.1:1: UNAVAILABLE" in reason
@@ -298,14 +311,14 @@ async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by
     flip(folder, 1, inside_page_1() if place == "a block" else PAGE_SIZE - 1)
     shutil.copytree(template, tmp_path / "other")
 
-    async with running_node(folder, scrub_bytes_per_second=0) as node:
+    async with running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node:
         got = await over_tcp(node)
         assert got == [block.items for block in BLOCKS[: len(got)]]
         assert len(got) < len(BLOCKS)
         assert list(node.store.streamer.sums.bad) == [1]
     async with (
-        running_node(tmp_path / "other") as other,
-        running_node(folder, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
         await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
@@ -319,7 +332,10 @@ async def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
     damaged = stream_bytes(folder)
 
     other = large_blocks(24, 150_000, seed=8)
-    async with fake_peer(other) as liar, running_node(folder, peers=(address_of(liar),)) as node:
+    async with (
+        fake_peer(other) as liar,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(liar),)) as node,
+    ):
         await until(lambda: bool(node._healer._reasons), "the healer has asked")
         assert "previous root hash" in node._healer._reasons[1]
     assert stream_bytes(folder) == damaged
@@ -329,7 +345,7 @@ async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> N
     flip(folder, 1, 90_000)
 
     async with fake_peer(BLOCKS, silent) as mute:
-        async with running_node(folder, peers=(address_of(mute),)) as node:
+        async with running_node(folder, cluster_limits=SOON, peers=(address_of(mute),)) as node:
             await until(lambda: bool(mute.asked), "it was asked")
         assert isinstance(node.broken, asyncio.Future)
 
@@ -361,7 +377,10 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
         drop_sums(folder)
 
     async def main() -> None:
-        async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+        async with (
+            running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+            wire_to(node) as wire,
+        ):
             with contextlib.suppress(CommandRefused):
                 got = await over_tcp(node)
                 assert got == [block.items for block in BLOCKS[: len(got)]]
@@ -373,8 +392,10 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
                     assert answer.status == Code.NOT_FOUND
         shutil.copytree(template, tmp_path / "other")
         async with (
-            running_node(tmp_path / "other") as other,
-            running_node(folder, peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
+            running_node(tmp_path / "other", cluster_limits=SOON) as other,
+            running_node(
+                folder, cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
+            ) as node,
         ):
             sums = node.store.streamer.sums
             ended = node.metrics.scrub_pass_end

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.addresses import parse_address
-from sluice.gateway.cluster import peer_follower as following
-from sluice.gateway.cluster import peer_stream
+from sluice.gateway.cluster.limits import ClusterLimits
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.store.test_block_store import logged
@@ -22,12 +21,8 @@ from tests.serving import free_port
 SLOW = FAST | {"catchup_stall_seconds": 40.0}
 """No peer is left for its silence within the time of a test, but for a quarter of it."""
 
-
-@pytest.fixture(autouse=True)
-def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask peers ten times as often as in earnest; none is taken for one that hangs, however slow it is."""
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.1)
-    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 60.0)
+LIMITS = ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=60.0)
+"""Peers are asked ten times as often as in production, and none counts as mute, however slow it is."""
 
 
 async def endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -77,7 +72,7 @@ async def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
     async with AsyncExitStack() as stack:
         standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
         active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address, active.address])
         await until(lambda: 2 in node.conductor.arbiter.blocks)
         has_role(standby, "standby")
@@ -100,7 +95,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
         active = has_role(await stack.enter_async_context(fake_peer(other_blocks, endless)), "active")
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         nonsense = await stack.enter_async_context(nonsense_peer())
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([first.address, active.address, standby.address, nonsense])
         await until(lambda: first.status_count >= 4)
         assert node.following.followed == first.address
@@ -113,7 +108,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
 async def test_a_chain_of_standbys_goes_on_where_no_other_peer_is_known(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address])
         await until_block(node, 2)
         await until(lambda: standby.status_count >= 3)
@@ -126,7 +121,7 @@ async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(t
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
         foreign = has_role(await stack.enter_async_context(fake_peer(STRANGE[:9], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address, foreign.address])
         await until_block(node, 2)
         await until(lambda: bool(foreign.asked))
@@ -138,17 +133,17 @@ async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(t
 
 
 async def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_count_as_stalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three nodes: one standby hung, and the active one had no acknowledgement from the other for 16 s."""
-    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 0.1)
+    limits = ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=0.1)
 
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
         hung = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], hangs_in_a_block)), "active")
         ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         node = await stack.enter_async_context(
-            running_node(tmp_path, **FAST | {"catchup_stall_seconds": 12.0})
+            running_node(tmp_path, cluster_limits=limits, **FAST | {"catchup_stall_seconds": 12.0})
         )
         node.following.follow([hung.address, ahead.address])
         await until_block(node, 1)
@@ -165,15 +160,17 @@ async def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path
     """Found by chaos, seeds 2 and 3: each was the first that the other could reach."""
 
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
-        other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
+        one = await stack.enter_async_context(running_node(tmp_path / "b", cluster_limits=LIMITS, **FAST))
+        other = await stack.enter_async_context(running_node(tmp_path / "c", cluster_limits=LIMITS, **FAST))
         active = f"127.0.0.1:{free_port()}"
         for node, peer in ((one, other), (other, one)):
             node.following.follow([active, str(peer.grpc_address)])
         await until(lambda: one.following.followed == str(other.grpc_address))
         await until(lambda: other.following.followed == str(one.grpc_address))
         settings = {"grpc_address": parse_address(active)}
-        node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+        node = await stack.enter_async_context(
+            running_node(tmp_path / "a", cluster_limits=LIMITS, **settings)
+        )
         wire = await stack.enter_async_context(wire_to(node))
         publisher = await wire.publisher()
         await publisher.block(*BLOCKS[:5])

@@ -16,7 +16,6 @@ from grpc import aio
 from sluice.gateway.blocks import item_set
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, field_item
-from sluice.gateway.cluster import peer_stream
 from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
 from sluice.gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
 from sluice.gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
@@ -81,17 +80,16 @@ async def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path
 
 
 async def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Three nodes: where all connections broke, two standbys had nothing for 10 s but each other."""
     stall_seconds = 400.0
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.01)  # between two looks
 
     async with AsyncExitStack() as stack:
         level = await stack.enter_async_context(fake_peer([], silent))
         node = await stack.enter_async_context(running_node(tmp_path))
         channel = await stack.enter_async_context(open_channel(level.address))
-        stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
+        stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds, poll_seconds=0.01)
         stream.known_elsewhere = 7
         running = asyncio.ensure_future(stream.run(channel, None))
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -273,9 +271,8 @@ async def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(
 
 @pytest.mark.parametrize("failures_count", [PEER_POLL_FAILURES_MAX - 1, PEER_POLL_FAILURES_MAX])
 def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_questions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures_count: int
+    tmp_path: Path, failures_count: int
 ) -> None:
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0)
     asked = 0
 
     async def poll() -> None:
@@ -290,7 +287,8 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
 
     async def scenario() -> tuple[AttemptOutcome, str]:
         async with running_node(tmp_path) as node:
-            return await PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS)._poll(poll)
+            stream = PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS, poll_seconds=0)
+            return await stream._poll(poll)
 
     if failures_count < PEER_POLL_FAILURES_MAX:
         with pytest.raises(EOFError):

@@ -17,8 +17,7 @@ from grpc import aio
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
-from sluice.gateway.cluster import standby_watch
-from sluice.gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.pipeline import replication_quorum as standby_gate_module
 from sluice.gateway.services import level_service as level_service_module
@@ -30,11 +29,13 @@ from tests.serving import free_port
 
 
 @asynccontextmanager
-async def active(tmp_path: Path, *peers: str, least: int = 1, **changes: Any) -> AsyncIterator[Node]:
+async def active(
+    tmp_path: Path, *peers: str, least: int = 1, limits: ClusterLimits = CLUSTER_LIMITS, **changes: Any
+) -> AsyncIterator[Node]:
     """An active node that waits for these."""
     addresses = tuple(parse_address(peer) for peer in peers)
     settings = {"peers": addresses, "commit_min_standbys": least, "shutdown_grace_seconds": 0.2}
-    async with running_node(tmp_path / "a", **(settings | changes)) as node:
+    async with running_node(tmp_path / "a", cluster_limits=limits, **(settings | changes)) as node:
         yield node
 
 
@@ -238,13 +239,13 @@ async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
         return await level_at(service, request, context)
 
     monkeypatch.setattr(level_service_module.LevelService, "_level_at", hang_at_first)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.05)
+    limits = ClusterLimits(standby_retry_seconds=0.05)
 
     async with told(tmp_path / "b") as b:
         async with active(tmp_path, b.address) as a, wire_to(a) as wire:
             await publisher_that_stored(a, wire, *BLOCKS[:3])
         b.store(*range(10))
-        async with active(tmp_path, b.address) as a:
+        async with active(tmp_path, b.address, limits=limits) as a:
             await until(lambda: not a.reporter.readiness())
             assert asked[:2] == [2, 2]
 
@@ -310,7 +311,7 @@ async def test_a_report_that_cannot_be_is_not_believed(
     monkeypatch.setattr(level_service_module.LevelService, "_last", short)
 
     async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a:
-        expected = f"does not report: level: got {got}"
+        expected = f"does not report: durable height: got {got}"
         await until(lambda: state_of(a, b.address) == expected)
 
 
@@ -327,7 +328,7 @@ async def test_a_report_that_does_not_parse_is_no_error_of_ours(
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     async with active(tmp_path, address) as a:
-        expected = "does not report: level: got a message that does not parse, expected a Level"
+        expected = "does not report: durable height: got a message that does not parse, expected a Level"
         await until(lambda: state_of(a, address) == expected)
     await server.stop(None)
     assert logged(caplog, "watching a standby failed") == []
@@ -346,11 +347,10 @@ async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(level_service_module.LevelService, "_watch", nonsense)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.01)
+    limits = ClusterLimits(standby_retry_seconds=0.01, standby_retry_seconds_max=0.01)
 
     async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address):
+        async with told(tmp_path / "b") as b, active(tmp_path, b.address, limits=limits):
             await until(lambda: attempts[0] >= 5)
             before = socket_count()
             await until(lambda: attempts[0] >= 35)
@@ -445,8 +445,7 @@ async def test_a_level_that_is_not_read_costs_one_message(tmp_path: Path) -> Non
 async def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.005)  # seconds otherwise
+    limits = ClusterLimits(standby_retry_seconds=0.001, standby_retry_seconds_max=0.005)
     rests: list[float] = []
     sleep = asyncio.sleep
 
@@ -454,11 +453,10 @@ async def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit
         rests.append(seconds)
         await sleep(seconds)
 
-    async with active(tmp_path, f"127.0.0.1:{free_port()}"):
+    async with active(tmp_path, f"127.0.0.1:{free_port()}", limits=limits):
         monkeypatch.setattr(asyncio, "sleep", noted)
         await until(lambda: rests.count(0.005) >= 2)
         monkeypatch.setattr(asyncio, "sleep", sleep)
     grown = [seconds for seconds in rests if seconds in (0.001, 0.004, 0.005)]
     assert grown[-2:] == [0.005, 0.005]
     assert max(seconds for seconds in rests if seconds < 0.01) == 0.005
-    assert STANDBY_RETRY_SECONDS < STANDBY_RETRY_SECONDS_MAX

@@ -209,6 +209,6 @@ async def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_w
         return iter(reports)
 
     async with rogue(report) as address, active(tmp_path, address) as node:
-        await until(lambda: state_of(node, address) == f"does not report: level: got {got}")
+        await until(lambda: state_of(node, address) == f"does not report: durable height: got {got}")
         await until(lambda: len(opened) == 2)
     assert opened[1] - opened[0] >= 1.9
