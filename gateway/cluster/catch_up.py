@@ -145,11 +145,15 @@ active."""
 
 @dataclass(frozen=True, slots=True)
 class Try:
+    """Try this peer."""
+
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
+    """Try no peer for now."""
+
     until_ns: int | None
     """When to call `step` again; None: after `aim`."""
 

@@ -59,7 +59,8 @@ class ControlReport(Protocol):
         """The address for subscribers; empty: `grpc_address`."""
 
     @property
-    def publisher_count(self) -> int: ...
+    def publisher_count(self) -> int:
+        """Connected publishers."""
 
     @property
     def verification_mode(self) -> str:
@@ -103,6 +104,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         self._allowed_subjects = allowed_subjects
 
     async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
+        """Return the role and the chain."""
         del request
         await self._admit(context)
         return self._state()
@@ -126,6 +128,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def awaitBlock(
         self, request: control_pb2.AwaitBlockRequest, context: _Context
     ) -> control_pb2.NodeState:
+        """Wait until this node has a block with a root hash."""
         await self._admit(context)
         timeout_seconds = await _seconds(request.timeout_seconds, "timeout_seconds", context)
         if len(request.root_hash) != HASH_SIZE:
@@ -138,6 +141,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def activate(
         self, request: control_pb2.ActivateRequest, context: _Context
     ) -> control_pb2.NodeState:
+        """Make a standby active."""
         del request
         await self._admit(context)
         remaining = context.time_remaining()

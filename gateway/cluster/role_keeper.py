@@ -122,6 +122,7 @@ class RoleKeeper:
 
     @property
     def phase(self) -> Phase:
+        """The role's phase."""
         return self._state.phase
 
     @property

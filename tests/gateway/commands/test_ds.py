@@ -87,7 +87,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         said = f"'{option}': {TIME_MAX + 1} is not in the range 0<=x<={TIME_MAX}"
         assert said in capsys.readouterr().err
     assert cli.main([*server, "--port", "0", "--read-only", "--file", f"{path}x"]) == 1
-    assert capsys.readouterr().err == f"sluice: {path}x: there is no such file to serve\n"
+    assert capsys.readouterr().err == f"sluice: {path}x: the file to serve does not exist\n"
     path.write_bytes(b"x")
     assert cli.main([*server, "--port", "0"]) == 1
     assert capsys.readouterr().err == (

@@ -190,7 +190,7 @@ def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
     assert checked.exit_code == 0, checked.output
     assert "unfinished  offset" in checked.output
     assert checked.output.endswith(
-        "The next opening, a start of the node, puts right what is unfinished. Nothing is lost.\n"
+        "The next start of the node completes the unfinished work. Nothing is lost.\n"
     )
 
 

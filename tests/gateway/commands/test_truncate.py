@@ -160,7 +160,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["truncated"] is False
     assert run(data_dir, "--to-block", 6).stdout == (
-        f"{data_dir}/datastream.bin ends there already, with block 6, 134 entries: nothing was changed\n"
+        f"{data_dir}/datastream.bin already ends with block 6, 134 entries: nothing was changed\n"
     )
 
 
@@ -176,7 +176,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         ),
         ("", 2, "expected one of --to-block, --to-entry and --to-bookmark"),
         ("--to-block 1 --to-entry 1", 2, "expected one of --to-block, --to-entry and --to-bookmark"),
-        ("--to-block 1 --json", 2, "--json asks nothing: expected --yes with it"),
+        ("--to-block 1 --json", 2, "--json cannot ask: expected --yes with it"),
         ("--to-block -1", 2, "Invalid value for '--to-block'"),
         ("--to-block 1 --yes --cut-to {}", 1, "{}: got a file or folder of that name, expected none"),
     ],
