@@ -91,7 +91,6 @@ def parse_addresses(text: str, *, port_min: int = 0) -> tuple[Address, ...]:
 
 
 def _ipv6(host: str, text: str) -> str:
-    """Check the host in the brackets; `text` is the whole address, for the error."""
     try:
         return str(ipaddress.IPv6Address(host))
     except ValueError:

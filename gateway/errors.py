@@ -1,20 +1,20 @@
-"""The errors of the gateway, each with whose fault it is.
+"""The errors of the gateway.
 
-    GatewayError             everything the gateway raises on purpose; `exit_status` if it ends a command
-    ├── SettingError         a setting, its value, and the origin of the value (exit 2)
-    ├── AddressError         a text that is not `host:port` (exit 2)
-    ├── GotExpected          errors with an object, got, expected and a place
-    │   ├── TlsError         an unusable certificate or key file (exit 2)
-    │   ├── Fatal            the environment: a busy port, an unreadable folder, `python -O`
-    │   ├── KeyFileError     a private key file that cannot be read or written
-    │   └── InvalidInput     bytes or behaviour of another party
-    │       └── SubscriptionError  a node breaks the rules of its subscription stream
-    ├── StartAbandoned       a node was told to stop before it had started
-    ├── RoleRefused          the role of a node cannot change like this now
-    ├── NodeCallFailed       a call to a control address failed
-    ├── FailoverFailed       a failover was not possible; it says which node is active
-    │   └── FailoverInterrupted  it was interrupted; it says what both nodes are (exit 130)
-    └── WorkerProcessLost    a worker process is gone, or does not answer
+    GatewayError
+    ├── SettingError                   exit status 2
+    ├── AddressError                   exit status 2
+    ├── GotExpected
+    │   ├── TlsError                   exit status 2
+    │   ├── Fatal
+    │   ├── KeyFileError
+    │   └── InvalidInput
+    │       └── SubscriptionError
+    ├── StartAbandoned
+    ├── RoleRefused
+    ├── NodeCallFailed
+    ├── FailoverFailed
+    │   └── FailoverInterrupted        exit status 130
+    └── WorkerProcessLost
 
 `gateway.blocks.errors` has those about blocks. A message says object, got, expected and place, and the fields
 have the same words. Nothing raises a bare `Exception`.

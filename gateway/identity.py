@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 PUBLISHER_ID_KEY: Final = "publisher-id"
-"""The metadata in which a publisher names itself."""
 CORRELATION_ID_KEY: Final = "hiero-correlation-id"
 """The metadata of consensus nodes: `N3-STR1` is the first stream of node 3."""
 NAME_CHARACTERS_MAX: Final = 256
@@ -91,7 +90,6 @@ def name_of_claim(text: str) -> str:
 
 
 def _bounded(name: str) -> str:
-    """Shorten a long name; different names stay different."""
     if len(name) <= NAME_CHARACTERS_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_DIGITS]

@@ -60,7 +60,6 @@ _LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", loggin
 _RESET = "\x1b[0m"
 
 FieldValue = str | int | float | bool | bytes | None
-"""A field's value; bytes appear in hex."""
 
 
 def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
@@ -124,14 +123,11 @@ def tell_left_out() -> None:
 
 @dataclass(slots=True)
 class _Minute:
-    """The lines of one message in one minute."""
-
     since: float
     line_count: int = 0
     by_cause: Counter[str] = field(default_factory=Counter)
     left_out_count: int = 0
     left_out: logging.LogRecord | None = None
-    """The last suppressed record."""
 
 
 class FloodFilter(logging.Filter):
@@ -226,13 +222,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
-    """Return the fields of a record, if any."""
     found: Mapping[str, FieldValue] = getattr(record, _FIELDS, {})
     return found
 
 
 def _cut(text: str) -> str:
-    """Cut a text that is too long for a field."""
     return text if len(text) <= FIELD_CHARACTERS_MAX else f"{text[: FIELD_CHARACTERS_MAX - 1]}…"
 
 

@@ -63,11 +63,9 @@ class CatchUpRules:
     backoff_ns: int = 1_000_000_000
     """The first backoff; it doubles with each failure."""
     backoff_max_ns: int = 60_000_000_000
-    """The longest backoff."""
     unconfirmed_ns: int = 60_000_000_000
     """How long a node pursues a target that no peer confirms; 0: for ever."""
     ahead_blocks_max: int = TOLD_AHEAD_BLOCKS_MAX
-    """See `TOLD_AHEAD_BLOCKS_MAX`."""
 
 
 class PeerBackoff(Enum):
@@ -167,13 +165,10 @@ class Range:
 
 
 class _Done(Enum):
-    """The step that carries nothing."""
-
     DONE = "done"
 
 
 DONE: Final = _Done.DONE
-"""The target is reached."""
 
 Step = Try | Pause | Literal[_Done.DONE]
 
@@ -192,18 +187,16 @@ class _Peer:
     last_number: int | None = None
     """The last block that it reported when it was tried."""
     began_number: int | None = None
-    """The block that the node needed when it subscribed."""
+    """The block needed when it subscribed."""
     has_answered: bool = False
     role: str = ""
     """The role in its last answer; empty: no answer, or not a Sluice node."""
     first_seen: int | None = None
-    """The first block in that answer."""
     last_seen: int | None = None
     """The last block in that answer; `last_number` is known only of peers that were tried."""
     shunned_until_ns: int = 0
     """The node leaves no other peer for this one before."""
     is_itself: bool = False
-    """Its address leads to this node itself, by its last answer."""
     lie: str = ""
     """Its last invalid message, in words."""
     lied_at_number: int | None = None
@@ -230,15 +223,12 @@ class CatchUp:
     live: bool = False
     curious: bool = False
     target: int | None = field(default=None, init=False)
-    """The highest block known of."""
     stalled_count: int = field(default=0, init=False)
-    """Attempts in a row without a further block."""
     _peers: list[_Peer] = field(default_factory=list, init=False)
     _first_at: int = field(default=0, init=False)
     _next_number: int = field(default=-1, init=False)
     _reason: str = field(default="", init=False)
     _stalled_since_ns: int = field(default=0, init=False)
-    """When `stalled_count` reached the limit."""
     _unconfirmed_since_ns: int | None = field(default=None, init=False)
     """Since when blocks arrive by another way while no peer has the next one."""
     _doubted_number: int = field(default=-1, init=False)
@@ -281,7 +271,6 @@ class CatchUp:
         return 0 if self.target is None else max(0, self.target - next_number + 1)
 
     def _is_unconfirmed(self) -> bool:
-        """Return whether only publishers told of the target, and no peer has even the next block."""
         if self.live or self.target is None:
             return False
         lasts = (peer.last_number for peer in self._peers)
@@ -505,7 +494,6 @@ class CatchUp:
             self._first_at = (self._peers.index(peer) + 1) % len(self._peers)
 
     def _backoff_ns(self, peer: _Peer, answer: PeerBackoff, *, came_forward: bool) -> int:
-        """Return the backoff, and count the failure."""
         rules = self.rules
         if answer is PeerBackoff.LONGEST:
             return rules.backoff_max_ns

@@ -72,7 +72,6 @@ class ControlReport(Protocol):
 
 
 IsItself = Callable[[str], Awaitable[bool]]
-"""Returns whether a gRPC address leads to the node itself."""
 
 
 class ControlService(control_pb2_grpc.NodeControlServicer):
@@ -155,7 +154,6 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("stand by", self._keeper.stand_by(followed), context)
 
     async def _admit(self, context: _Context) -> None:
-        """Abort the call if the caller is not allowed."""
         caller = caller_of(context)
         if not self._allowed_subjects or not self._allowed_subjects.isdisjoint(caller.subjects):
             return

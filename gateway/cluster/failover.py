@@ -83,13 +83,12 @@ class NodeStatus:
     last_root_hash: bytes
     """That block's root hash, 48 bytes; empty for an empty node."""
     grpc_address: str
-    """The address for publishers."""
     subscriber_address: str
     """The address for subscribers and following nodes; mostly the same."""
     publisher_count: int = 0
     followed: str = ""
     problems: tuple[str, ...] = ()
-    """Why it is not ready."""
+    """Why it is not ready, in words."""
     instance: str = ""
     """The name of its process; empty where the node does not tell."""
 
@@ -159,7 +158,6 @@ class Failover:
         self._sleep = sleep
         self._level_seconds = level_seconds
         self.is_interrupted = False
-        """`interrupt` was called."""
         self._stoppable: asyncio.Future[Any] | None = None
         """The work that an interruption cancels."""
         self._drain_asked_at: float | None = None
@@ -168,7 +166,6 @@ class Failover:
         self._drain_id = secrets.token_hex(8)
         """The name of this failover's drain; its resume ends no other."""
         self._step_name = ""
-        """The current step."""
         self._grpc_addresses: tuple[str, ...] = ()
 
     async def run(self) -> None:
@@ -251,7 +248,6 @@ class Failover:
         return result
 
     async def _phase(self, node: NodeControl) -> Phase | None:
-        """Return a node's phase; None: it does not answer soon."""
         try:
             async with asyncio.timeout(FAILOVER_LOOK_SECONDS):
                 return (await node.state()).phase
@@ -262,7 +258,6 @@ class Failover:
         return _phase_text(node, await self._phase(node))
 
     async def _source_text(self, note: str = "") -> str:
-        """Return the phase of the unresumed source and advice, or `note`."""
         source, target = await asyncio.gather(self._phase(self._source), self._phase(self._target))
         return _phase_text(self._source, source) + (self._advice(source, target) or note)
 
@@ -315,7 +310,6 @@ class Failover:
     # --- steps ---------------------------------------------------------------------------------------------
 
     async def _refuse_force(self) -> None:
-        """Refuse `force` if the source answers."""
         self._step_name = "ask whether the other node is dead"
         try:
             source = await self._source.state()
@@ -358,7 +352,6 @@ class Failover:
         return target
 
     def _refuse_one_node(self, source: NodeStatus, target: NodeStatus) -> None:
-        """Refuse a failover from a node to itself."""
         if source.instance and source.instance == target.instance:
             both = f"{self._source.address} and {self._target.address}"
             raise FailoverFailed(f"{both} are the same node", "nothing has changed")

@@ -138,7 +138,6 @@ class Healer:
                 failures_count += 1
 
     async def _heal(self, page_number: int) -> None:
-        """Try each peer once."""
         if await asyncio.to_thread(self._sums.recheck, page_number):
             log.warning("page can be read again", extra=fields(page=page_number))
             return

@@ -84,11 +84,10 @@ class NodeRow:
     last: int | None = None
     report: dict[str, Any] = field(default_factory=dict)
     root_hash: str | None = None
-    """In hex, of the last block that all nodes have."""
+    """Of the last common block, in hex."""
     other_root_hash: str | None = None
     """The same in the other layout, if the root hash was computed and both are possible."""
     error: str | None = None
-    """Why it did not answer."""
     detail: dict[str, Any] | None = None
     """Its detail (`services.status_detail.as_json`); None: not asked for, or not reported."""
 
@@ -246,7 +245,6 @@ async def _ask_detail(row: NodeRow, channel: aio.Channel, timeout_seconds: float
 
 
 async def _ask_root(row: NodeRow, channel: aio.Channel, number: int, timeout_seconds: float) -> None:
-    """Ask one node for the root hash of a block, or compute it from the block."""
     try:
         if row.report:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)

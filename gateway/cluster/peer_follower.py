@@ -115,7 +115,6 @@ class PeerFollower:
         self._failure: str | None = None
         """The internal error that ended the loop."""
         self._stream: PeerStream | None = None
-        """The current subscription."""
         self._offered_next = 0
         """One above the last complete block from peers."""
         conductor.on_catch_up_target(self._on_target)
@@ -196,7 +195,6 @@ class PeerFollower:
         self._task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Log an error in our own code, which ends the loop."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("following peers stopped on an internal error", exc_info=error)
             self._failure = "following peers stopped on an internal error, see the log"
@@ -308,7 +306,6 @@ class PeerFollower:
         self._report(machine)
 
     def _report(self, machine: CatchUp) -> None:
-        """Log when progress stops, and when it resumes."""
         problem = machine.problem
         if problem is not None and not self._was_problem:
             log.error("catch-up stands still", extra=fields(reason=problem))
@@ -317,7 +314,6 @@ class PeerFollower:
         self._was_problem = problem is not None
 
     async def _attempt(self, machine: CatchUp, address: str) -> tuple[AttemptOutcome, str]:
-        """Ask a peer for its status, and take the needed blocks."""
         conductor = self._conductor
         channel = open_channel(address, self._tls, self._channel_options())
         try:

@@ -93,13 +93,11 @@ class PeerStream:
         poll_seconds: float = PEER_POLL_SECONDS,
     ) -> None:
         self.known_last: int | None = None
-        """The last block that the peer reported."""
         self.known_elsewhere: int | None = None
         """The highest last block that other peers reported."""
         self.known_active: str | None = None
         """The active peer to follow instead of this one, which is a standby or mute."""
         self.is_mute = False
-        """It does not answer status requests."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -115,14 +113,12 @@ class PeerStream:
         self._waited_seconds = 0.0
         """The time spent waiting for messages of the current block."""
         self._total_waited_seconds = 0.0
-        """The time spent waiting for all messages."""
         self._owing_since: tuple[float, int] | None = None
         """`_total_waited_seconds` and the next block when the current measurement of pace began; None: the
         peer has no further blocks, or a new measurement begins."""
         self._is_crawling: str | None = None
         """The verdict that the peer is too slow while another peer has its blocks, in words."""
         self._looked_at = asyncio.get_running_loop().time()
-        """When other peers were last asked."""
         self._settled = asyncio.Event()
 
     def looks_beside(self) -> None:
@@ -258,7 +254,6 @@ class PeerStream:
         return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
 
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
-        """Check one message, and offer it to the race."""
         conductor, items = self._conductor, response.block_items.block_items
         look: ItemSet | ItemError | None = None
         if not Looking.is_quick(items):
@@ -286,7 +281,6 @@ class PeerStream:
         return AttemptOutcome.NODE, "the node takes no blocks from peers now"
 
     def _ending_of(self, response: Response) -> Ending | None:
-        """Return the ending that an answer means; None: go on."""
         match response:
             case EndOfStream():
                 return ENDINGS[response.status], response.reason
@@ -330,7 +324,6 @@ class PeerStream:
         return AttemptOutcome.STALLED, f"{slowness}, and another peer has block {last}"
 
     def _left_as_crawling(self) -> Ending | None:
-        """Leave a peer that is too slow, between two blocks."""
         if self._is_crawling is None or self._order.in_block:
             return None
         return AttemptOutcome.STALLED, self._is_crawling

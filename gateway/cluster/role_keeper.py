@@ -112,7 +112,6 @@ class RoleKeeper:
         self._drain_seconds = drain_seconds
         self._change = asyncio.Lock()
         self._drain_id = ""
-        """The name of the last drain; empty: it has none."""
         self._called_back = asyncio.Event()
         """Set to end a drain early."""
         self._lease: asyncio.TimerHandle | None = None
@@ -389,7 +388,6 @@ class RoleKeeper:
                     self._lease_for(DISK_PROBE_SECONDS)
 
     async def _successor_is_active(self) -> bool:
-        """Return whether the successor is active and has all blocks of this node."""
         if self.followed is None:
             return False
         said, last = await self._following.said_by(self.followed), self._store.last_number
@@ -407,7 +405,6 @@ class RoleKeeper:
             self._lease = None
 
     def _follow(self) -> None:
-        """Follow or catch up, as the role requires."""
         if self._closed:
             return
         if self.phase is Phase.ACTIVE:
@@ -418,7 +415,6 @@ class RoleKeeper:
         self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
 
     async def _remember(self, record: RoleRecord | None = None) -> None:
-        """Write the role, or the one that the node is about to have, to disk."""
         await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
 
 

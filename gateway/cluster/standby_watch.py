@@ -64,7 +64,6 @@ STEADY_SECONDS: Final = 10.0
 """After a stream of this length the backoff begins anew."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
-"""The longest name of a process; ours have 16."""
 
 
 class StandbyWatch:
@@ -96,9 +95,7 @@ class StandbyWatch:
         self._limits = limits
         self._stubs: dict[str, standby_pb2_grpc.NodeLevelAsyncStub] = {}
         self._calls: dict[str, Any] = {}
-        """The open streams, by address."""
         self._asking: dict[str, asyncio.Task[None]] = {}
-        """The pending requests, by address."""
         self._wake = asyncio.Event()
         self._unlisten = store.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
@@ -258,7 +255,6 @@ def _is_ending() -> bool:
 
 
 def _on_done(task: asyncio.Task[None]) -> None:
-    """Log an error in our own code, which ends a task."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("watching standbys stopped on an internal error", exc_info=error)
 

@@ -105,7 +105,6 @@ def stream_file_of(path: Path) -> Path:
 
 
 def _compare(file: Path, other: Path, *, as_json: bool) -> None:
-    """Compare two streams, and print the result."""
     with _bar("comparing", quiet=as_json) as progress:
         comparison = compare_streams(file, other, progress=progress)
     difference = comparison.difference

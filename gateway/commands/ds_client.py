@@ -50,8 +50,6 @@ _BOOKMARK_VALUE = click.IntRange(0, (1 << 64) - 1)
 
 
 class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
-    """The kind of bookmark that a number means."""
-
     name = "l2block|batch|0..255"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -61,8 +59,6 @@ class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
 
 
 class _From(click.ParamType):  # type: ignore[type-arg]
-    """The first entry: a number or `latest`."""
-
     name = "latest|N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:

@@ -64,8 +64,6 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan of a cut."""
-
     path: Path
     is_node: bool
     kept_entries: int

@@ -102,14 +102,11 @@ def size_text(size: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
 
 
 class _Quoted:
-    """A kind with TOML strings."""
-
     __slots__ = ()
 
     def to_toml(self, value: object) -> str:

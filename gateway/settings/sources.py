@@ -33,7 +33,6 @@ CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of the TOML file. A file with all settings has a few thousand; a larger one is a wrong path."""
 
 CONFIG_FLAG = "--config"
-"""The flag that names the TOML file."""
 
 CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
 """The environment variable that names the TOML file if the flag does not."""
@@ -65,7 +64,6 @@ class Rule:
     """The setting that an error names."""
     holds: Callable[[Settings], bool]
     expected: Callable[[Settings], str]
-    """Returns in words what would keep the rule."""
 
 
 def _pair_rule(section: str) -> Rule:
@@ -220,7 +218,6 @@ def to_toml(resolved: Resolved) -> str:
 
 
 def _toml_line(setting: Setting, resolved: Resolved) -> str:
-    """Return the line of one setting; an unset one becomes a comment."""
     key = setting.name.rpartition(".")[2]
     value = getattr(resolved.settings, setting.attribute)
     origin = resolved.origins[setting.name]
@@ -318,7 +315,6 @@ def _beyond(error: ValueError | RecursionError) -> str:
 
 
 def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
-    """Raise SettingError for the first broken rule."""
     for rule in RULES:
         if not rule.holds(settings):
             setting = _BY_NAME[rule.name]
