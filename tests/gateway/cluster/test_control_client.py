@@ -1,4 +1,4 @@
-"""Tests of `cluster.control_client`: a node that does not answer, and one that is newer than this program."""
+"""Tests of `cluster.control_client`: a node that does not answer, and one of a newer version."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("answers", ["another authority", "another name", "no TLS", "HTTP/1"])
 async def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path, answers: str) -> None:
-    """gRPC says UNAVAILABLE, as of a node that is dead."""
+    """gRPC reports UNAVAILABLE, as for a dead node."""
     authority = Authority(tmp_path)
     pair = authority.issue("node")
     settings = (

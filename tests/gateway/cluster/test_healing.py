@@ -1,4 +1,4 @@
-"""Damaged pages of real nodes: never a wrong byte out of TCP or gRPC, named, healed from a second node."""
+"""Damaged pages of real nodes: never served over TCP or gRPC, reported, healed from a second node."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, store
 BLOCKS = large_blocks(24, 150_000)
 """About five to a page."""
 SOON = ClusterLimits(heal_pause_seconds=0.05)
-"""Peers that cannot heal a page now are asked again at once."""
+"""Peers that cannot heal a page are soon asked again."""
 Code = node_pb2.BlockResponse.Code
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that are not proven are read again at once."""
+    """Read unproven pages again at once."""
     monkeypatch.setattr(scrub, "UNPROVEN_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the blocks."""
     data_dir = tmp_path_factory.mktemp("template") / "data"
     store(data_dir, BLOCKS)
     assert len(stored_sums(data_dir)) == 5
@@ -59,14 +58,13 @@ def folder(template: Path, tmp_path: Path) -> Path:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 async def over_tcp(node: Node, start: int = 0) -> list[tuple[bytes, ...]]:
-    """The items of the blocks that a data-streamer client gets, until the node ends it or has no more."""
+    """Return the items of the blocks that a data-streamer client gets before the node ends the stream."""
     decoder, blocks = BlockDecoder(), []
     host, port = node.tcp_address.host, node.tcp_address.port
     total = node.store.streamer.committed.total_entries
@@ -117,7 +115,7 @@ async def test_a_damaged_page_is_not_served_and_named(
         refused = [block.number for block, answer in zip(BLOCKS, codes, strict=True) if answer.status != 1]
         assert refused == list(range(bad_from, refused[-1] + 1))
         assert refused[-1] < BLOCKS[-1].number
-        # What lies behind the page is served, from the block on that begins there.
+        # Blocks behind the page are served, from the first one that begins there.
         behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
         assert behind >= node.store.streamer.sums.entry_range(1)[1]
         assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
@@ -186,7 +184,7 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
     good = stream_bytes(tmp_path / "a")
     pages = len(stored_sums(tmp_path / "a"))
     assert pages > 9
-    for page in range(pages):  # those of the last block, too
+    for page in range(pages):  # also those of the last block
         flip(tmp_path / "a", page, 2000 + 1000 * page)
 
     async with (
@@ -201,7 +199,7 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
 
 
 def liar_with(change: Callable[[list[bytes]], list[bytes]]) -> Script:
-    """Send the blocks, the second of those that are asked for changed."""
+    """Send the requested blocks with the second one changed."""
 
     async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
         async for response in honest(peer, start, end):
@@ -277,7 +275,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
             reason = node._healer._reasons[1]
             assert "127.0.0.1:1: UNAVAILABLE" in reason
             assert f"{address_of(empty)} takes too long" in reason  # it waits for the blocks, too
-            # Somebody gives that node the blocks; then it can help.
+            # That node gets the blocks; now it can help.
             async with wire_to(empty) as wire:
                 alice = await wire.publisher("alice")
                 sending = asyncio.ensure_future(alice.block(*BLOCKS))
@@ -291,7 +289,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
 
 
 def inside_page_1() -> int:
-    """A position on page 1 in a block that lies wholly on it."""
+    """A position on page 1 within a block that lies wholly on it."""
     position = 0
     builder = PageBuilder(1, Committed(4096, 0))
     for block in BLOCKS:
@@ -354,7 +352,7 @@ async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> N
 
 
 def damage_at_random(data_dir: Path, rng: random.Random) -> int:
-    """Flip a bit, or write zeros or anything over a stretch, of a full page; return its number."""
+    """Flip a bit, or overwrite a stretch of a full page; return its number."""
     page, position = rng.randrange(5), rng.choice((rng.randrange(PAGE_SIZE), rng.randrange(100)))
     if rng.random() < 0.5:
         flip(data_dir, page, position, 1 << rng.randrange(8))
@@ -406,8 +404,8 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
     try:
         await main()
     except EntriesDisagree:
-        # A page that cannot be followed refuses the start where there are no sums, or where the last full
-        # page is damaged, too: then they may be another stream's.
+        # An unreadable page refuses the start if there are no checksums, or if the last full page is damaged,
+        # too: they may be another stream's.
         assert has_no_sums or len(damaged) > 1
     else:
         assert stream_bytes(folder) == stream_bytes(template)

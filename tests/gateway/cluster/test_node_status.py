@@ -1,4 +1,4 @@
-"""Several nodes side by side: real ones, ones of another make, ones that are away, ones that do not agree."""
+"""Several nodes compared: real ones, other block nodes, ones that are away or disagree."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_table() -> None:
 
 
 async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit() -> None:
-    """It accepts the connection, as a node that hangs does."""
+    """A hung node accepts the connection."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         view = await collect([address], timeout_seconds=0.2)

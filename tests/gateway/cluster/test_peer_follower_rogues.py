@@ -1,4 +1,4 @@
-"""Rogues among the peers of a node, over real gRPC: it comes to the end of the chain by an honest one."""
+"""Rogue peers over real gRPC: the node reaches the end of the chain through an honest peer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {"catchup_backoff_seconds": 30.0, "catchup_stall_seco
 
 
 async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send block after block, each in time and in pieces, and fewer than the network makes."""
+    """Send block after block, in time and in pieces, but slower than the network makes them."""
     for block in peer.blocks[start:]:
         for item in block.items:
             yield items_of(item)
@@ -53,7 +53,7 @@ async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response
 async def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_for_one_that_has_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    """No block of its is late, and the node would never be level; acknowledgements may wait for a standby."""
+    """No block is late, yet the node would never catch up."""
     limits = ClusterLimits(peer_block_stalls=0.1, peer_pace_share_min=20.0)
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
@@ -115,7 +115,7 @@ async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_w
 async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patience with one grew with what others had cost: 30 s, a minute, two..., an hour for eight."""
+    """The patience with one peer must not grow with the time that others cost."""
     limits = ClusterLimits(peer_block_stalls=0.05)
     patience: list[float] = []
 
@@ -139,7 +139,7 @@ async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
 async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again_and_again(
     tmp_path: Path,
 ) -> None:
-    """Each time, a standby left the honest peer for it, and blocks waited until it had stalled."""
+    """A standby must not leave the honest peer for it each time."""
     limits = ClusterLimits(peer_poll_seconds=0.05)
     settings = SETTINGS | {"catchup_stall_seconds": 0.4, "catchup_backoff_seconds": 0.02}
 
@@ -166,11 +166,10 @@ async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to
 
 
 async def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> None:
-    """It stands in the reasons of /readyz, which has one a line."""
+    """It appears in the reasons of /readyz, one a line."""
 
     class Talkative(FakePeer):
         async def serverStatus(self, request: Any, context: Any) -> Any:
-            """Refuse at length."""
             await context.abort(grpc.StatusCode.INTERNAL, "no\nready\n\x1b[2J" + "x" * 6_000)
 
     server = aio.server()
@@ -190,7 +189,7 @@ async def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Pat
 
 
 async def beyond(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send a block that nobody asked for."""
+    """Send an unrequested block."""
     yield items_of(*make_blocks(41)[40].items)
     yield end_of(40)
     await asyncio.Event().wait()
@@ -204,7 +203,7 @@ async def again(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]
 
 
 async def without_end(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send items of one block for ever, as fast as they go."""
+    """Send items of one block for ever, at full speed."""
     yield items_of(peer.blocks[min(start, 39)].items[0])
     while True:
         yield items_of(*[field_item(4, b"x" * 65_536)] * 16)
@@ -218,12 +217,12 @@ async def many_small(peer: FakePeer, start: int, end: int) -> AsyncIterator[Resp
 
 
 async def huge(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send an item that is longer than any may be."""
+    """Send an item that is too long."""
     yield items_of(peer.blocks[min(start, 39)].items[0], field_item(4, bytes(140_000_000)))
 
 
 async def deep(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send a header that is nested without end, and an item of such."""
+    """Send an endlessly nested header and item."""
     item = b""
     for _ in range(20_000):
         item = field_item(1, item)[-60_000:]
@@ -232,13 +231,13 @@ async def deep(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
 
 
 async def only_empty(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send sets without an item."""
+    """Send empty sets."""
     while True:
         yield items_of()
 
 
 async def ends_at_once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Say again and again that all is well."""
+    """Report success twice."""
     yield Response(status=Code.SUCCESS)
     yield Response(status=Code.SUCCESS)
 
@@ -278,5 +277,5 @@ async def test_all_rogues_at_once_beside_one_honest_peer(tmp_path: Path, role: s
         async with asyncio.timeout(150):
             while (node.store.last_number or 0) < 39:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    # One message of the longest that may come, as gRPC and Python have it, and blocks in flight.
+    # One message of the greatest length, in gRPC and in Python, and blocks in flight.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 1_500_000

@@ -1,4 +1,4 @@
-"""Peers that send a little, again and again: one holds no node for ever that another has the block of."""
+"""Peers that send a little again and again: none holds a node for ever if another peer has the block."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.nodes import make_blocks, running_node
 
 BLOCKS = make_blocks(8)
 BLOCK_SECONDS = 1_000.0
-# A peer that is silent for so long has stalled: a dripping one never is, however busy the machine.
+# Only a silent peer stalls after this time; a dripping one never does, however busy the machine.
 SETTINGS = {"catchup_backoff_seconds": 30.0, "catchup_stall_seconds": 5.0}
 
 
 async def drips(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send two blocks, and of the third one a small item at a time without end."""
+    """Send two blocks, then small items of the third without end."""
     for response in whole(*BLOCKS[start:2]):
         yield response
     yield items_of(BLOCKS[2].items[0])
@@ -47,7 +47,7 @@ def test_a_block_has_twice_the_time_with_each_attempt_in_vain_up_to_two_hours() 
 async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    """It was never silent, so that a node waited for it as long as it liked, and said that it was ready."""
+    """It is never silent, and the node must not wait for it as if all were well."""
     limits = ClusterLimits(peer_block_stalls=0.1)
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
 async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_and_the_node_says_so(
     tmp_path: Path,
 ) -> None:
-    """A large block over a slow line would never come, if it were begun again and again."""
+    """A large block over a slow line would never arrive if each attempt began anew."""
     limits = ClusterLimits(peer_block_stalls=0.1)
     async with AsyncExitStack() as stack:
         dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
@@ -89,7 +89,7 @@ async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_
 
 
 async def test_only_the_time_within_a_block_counts_not_that_before_its_header(tmp_path: Path) -> None:
-    """On a quiet network the next block is long in coming, and is no slower for it."""
+    """On a quiet network the next header may take long."""
     begun = asyncio.Event()
 
     async def pauses(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -119,7 +119,7 @@ async def test_only_the_time_within_a_block_counts_not_that_before_its_header(tm
 
         await waits_for(1, 0)
         assert stream._heard_at is not None
-        stream._heard_at -= 2 * BLOCK_SECONDS  # as if it had waited so long
+        stream._heard_at -= 2 * BLOCK_SECONDS  # pretend that much waiting
         assert stream.slowness is None
         begun.set()
         await waits_for(1, 3)

@@ -63,9 +63,7 @@ def test_damage_in_a_block(data_dir: Path) -> None:
     result = run("--repair", data_dir)
     assert result.exit_code == 1
     *found, last = result.output.splitlines()
-    assert (
-        found[0] == "fixable     the index is of another stream, or of other entries"
-    )  # as they were before
+    assert found[0] == "fixable     the index is of another stream, or of other entries"  # unchanged
     assert found[1].startswith("damage      entry 0, offset 4096: block 0: ")
     assert last == (
         "Nothing was repaired: committed bytes are damaged. sluice repair shows the choices; or copy the "
