@@ -1,18 +1,18 @@
-"""Damage at random places of a node's data folder, and what a start makes of it.
+"""Damage at random places of a node's data folder, and a start on each.
 
     python -m tests.damage --places 2000 --seed 1
 
-A folder of some hundred blocks over several data pages is made, once. For each place a copy of it is damaged:
-a bit flipped, bytes zeroed, a file cut, rolled back to an earlier version, or taken away; in the header page,
-the data pages, the files of the index, chain.json and role.json. Then a start is done on it. It must hold:
+The test makes a folder of a hundred blocks over several data pages. For each place it damages a copy: it
+flips a bit, zeroes bytes, cuts a file, restores an earlier version, or deletes it; in the header page, the
+data pages, the files of the index, chain.json and role.json. Then it starts on the copy. Either
 
-    the start is refused    the error names the file or the block, and the stream file is as it was
-    or the node starts      with the last block that was acknowledged, and every block that is read is the
-                            one that was committed, or an error
+    the start is refused    the error names the file or the block, and the stream file is unchanged
+    or the node starts      with the last acknowledged block, and each block read is the committed one, or an
+                            error
 
-Every so often a real node is started instead, and read over TCP and gRPC. Two places cannot be seen without
-sums of pages, and are counted apart ("needs page sums"): what lies between the heads of the entries of a full
-page, while there is no module `page_sums`; and the proofs of blocks on the last page but the last.
+Now and then a real node starts instead, and is read over TCP and gRPC. Two kinds of damage show only with
+page checksums, and are counted apart ("needs page sums"): bytes between the heads of a full page's entries,
+without the module `page_sums`; and the proofs of blocks on the last page but one.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ OPTIONS: Final = MakerOptions(
     rounds_per_block=1, events_per_round=2, transactions_per_block=8, item_bytes=9_000
 )
 SNAPSHOTS: Final = 6
-"""Earlier versions that are kept, for what is rolled back."""
+"""How many earlier versions to keep for restoring."""
 READ_ALWAYS: Final = 12
-"""Blocks that are read where the stream file was not touched."""
+"""How many blocks to read if the stream file is untouched."""
 
 Files = dict[str, bytes]
 
 
 class Folder:
-    """A data folder, as it was at several moments; the last one is that of a killed node."""
+    """A data folder at several moments; the last one is that of a killed node."""
 
     def __init__(self, place: Path, block_count: int) -> None:
         self.blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
@@ -108,7 +108,7 @@ class Folder:
         ]
 
     def restore(self, place: Path) -> None:
-        """Have the folder as it was."""
+        """Restore the folder."""
         wanted = self.files
         for path in [path for path in place.rglob("*") if path.is_file()]:
             if str(path.relative_to(place)) not in wanted:
@@ -127,7 +127,7 @@ def _verified(block: Block) -> VerifiedBlock:
 
 
 def _files_of(place: Path) -> Files:
-    """Read all files; of the stream file one page more than is used, as if it had grown by one."""
+    """Read all files; of the stream file one page more than used, in case it grew by one."""
     files = {}
     for path in sorted(place.rglob("*")):
         if path.is_file():
@@ -144,31 +144,31 @@ def _files_of(place: Path) -> Files:
 
 @dataclass(slots=True)
 class Result:
-    """What came of all places."""
+    """The results of all places."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """By what was done and what came of it."""
+    """Counts by damage and result."""
     failures: list[str] = field(default_factory=list)
-    """What must not be."""
+    """The violations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What was done."""
+    """The damage."""
 
     name: str
     """The file."""
     kind: str
     words: str
     offset: int | None = None
-    """Where the first byte was changed."""
+    """The first changed byte."""
 
 
 # --- damage -------------------------------------------------------------------------------------------------
 
 
 def attack(folder: Folder, place: Path, rng: random.Random) -> Place:
-    """Damage one place of a folder that was restored."""
+    """Damage one place of a restored folder."""
     name = rng.choice(
         [STREAM] * 6 + ["header"] * 4 + ["chain.json", "role.json"] + [n for n in folder.files if ".db/" in n]
     )
@@ -224,7 +224,7 @@ def _roll_back(folder: Folder, place: Path, name: str, rng: random.Random) -> Pl
 
 
 def look(folder: Folder, place: Path, what: Place, result: Result, rng: random.Random) -> None:
-    """Start on the damaged folder as a node does, and judge."""
+    """Start on the damaged folder like a node, and judge."""
     path = place / STREAM
     before = path.read_bytes() if path.exists() else None
     store = None
@@ -255,7 +255,7 @@ def _judge_refusal(place: Path, what: Place, before: bytes | None, error: Except
 
 
 def _without_header_write(before: bytes, after: bytes | None) -> bool:
-    """Whether nothing but zeros behind the header's end was written: the opening was done, then refused."""
+    """Return whether the opening only zeroed bytes behind the header's end before the refusal."""
     if after is None or len(before) != len(after):
         return False
     end = int.from_bytes(before[HEADER_OFFSET + 22 : HEADER_OFFSET + 30], "big")
@@ -290,7 +290,7 @@ def _judge_start(folder: Folder, store: BlockStore, what: Place, result: Result,
 def _wrong(
     folder: Folder, what: Place, found: list[bytes] | None, wanted: list[bytes], number: int, result: Result
 ) -> str:
-    """Judge a block that is not what was committed."""
+    """Judge a block that differs from the committed one."""
     is_full = what.offset is not None and page_number_of(what.offset) < page_number_of(folder.length - 1)
     differing = [] if found is None else [a for a, b in zip(wanted, found, strict=False) if a != b]
     is_proof = (
@@ -317,7 +317,7 @@ async def serve(folder: Folder, place: Path, what: Place, result: Result) -> Non
             unseen = bool(wrong) and all(_needs_sum(folder, number) for number in wrong)
             if wrong and not unseen:
                 result.failures.append(f"{what.words}: entry {wrong[0]} is served otherwise over TCP")
-            # A block of which a byte is wrong was counted above, or is found here.
+            # A wrong byte of a block was counted above, or shows here.
             if not await _all_blocks_as_they_were(folder, str(node.grpc_address)) and not unseen:
                 result.failures.append(f"{what.words}: a block is served otherwise over gRPC")
             result.counts[f"served: {'needs page sums' if unseen else 'as it was, or an error'}"] += 1
@@ -326,7 +326,7 @@ async def serve(folder: Folder, place: Path, what: Place, result: Result) -> Non
 
 
 async def _received(folder: Folder, address: Address) -> list[Entry]:
-    """Take all entries over TCP, as far as they come."""
+    """Return all entries that come over TCP."""
     received: list[Entry] = []
     with contextlib.suppress(OSError, DatastreamError, TimeoutError):
         async with (
@@ -342,7 +342,7 @@ async def _received(folder: Folder, address: Address) -> list[Entry]:
 
 
 async def _all_blocks_as_they_were(folder: Folder, address: str) -> bool:
-    """Ask getBlock for every block: each is what was committed, or an error."""
+    """Ask getBlock for every block: each must be the committed one, or an error."""
     async with aio.insecure_channel(address) as channel:
         stub = node_pb2_grpc.BlockAccessServiceStub(channel)
         for block in folder.blocks:
@@ -358,7 +358,7 @@ async def _all_blocks_as_they_were(folder: Folder, address: str) -> bool:
 
 
 def _needs_sum(folder: Folder, number: int) -> bool:
-    """Whether nothing but the sum of its page can tell that an entry is wrong."""
+    """Return whether only a page's checksum can show that an entry is wrong."""
     is_full = page_number_of(folder.offsets[number]) < page_number_of(folder.length - 1)
     return not HAS_SUMS if is_full else _is_proof(folder.entries[number])
 
@@ -375,7 +375,7 @@ def run(
     served_every: int = 50,
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Damage so many places, one after the other."""
+    """Damage this many places, one after the other."""
     logging.getLogger().setLevel(logging.CRITICAL)
     rng, result = random.Random(seed), Result()
     with tempfile.TemporaryDirectory(prefix="sluice-damage-") as name:
@@ -400,7 +400,7 @@ def run(
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--blocks", type=click.IntRange(60), default=400, show_default=True)
 def main(places: int, seed: int, blocks: int) -> None:
-    """Damage a data folder at random places, and see what a start makes of it."""
+    """Damage a data folder at random places, and start on it."""
     result = run(places, seed, block_count=blocks, say=lambda line: click.echo(line, err=True))
     for what, count in sorted(result.counts.items()):
         click.echo(f"{count:6}  {what}")

@@ -5,10 +5,10 @@
     python -m tests.rogues --block-time 2 --seconds 100
     python -m tests.rogues trickle --against HOST:PORT      the rogues alone, against a node of yours
 
-A real node in a process of its own, the rogues in another one, real connections: the honest publishers come
-from 127.0.0.1, the others from 127.0.0.2, or from as many addresses as they have names. They know the whole
-chain, react to all that the node says, and have each block at hand before the network makes it. The line of
-a scene says what part of the blocks that were due was stored in its time.
+The node and the rogues run in separate processes over real connections. Honest publishers come from
+127.0.0.1, rogues from 127.0.0.2 or from one address for each name. Rogues know the whole chain, react to all
+answers, and have each block before the network makes it. The line of a scene gives the share of due blocks
+that was stored in time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from tests.nodes import ledger_key, make_blocks
 __all__ = ["WAYS", "Scene", "Seen", "play"]
 
 PACE_MIN: Final = 0.9
-"""What part of its pace the chain keeps at least."""
+"""The share of its pace that the chain must keep."""
 WARM_BLOCKS: Final = 4
-"""Blocks that the honest publishers bring before the others come."""
+"""Blocks that honest publishers bring before the rogues come."""
 REACTION_SECONDS: Final = 0.02
-"""How long a rogue takes to go on behind a block that it is to skip: to flood a node is another attack."""
+"""How long a rogue waits after a skipped block: flooding a node is another attack."""
 _Request = publish_pb2.PublishStreamRequest
 
 
@@ -68,18 +68,18 @@ def end(number: int) -> bytes:
 
 
 async def headers(rogue: Rogue, block: Block) -> None:
-    """Nothing."""
+    """Send nothing more."""
 
 
 async def trickle(rogue: Rogue, block: Block) -> None:
-    """An item at once, and another one each half of a block's time."""
+    """Send an item at once, and another each half block time."""
     while True:
         rogue.send(items(block.items[1]))
         await asyncio.sleep(rogue.scene.block_seconds / 2)
 
 
 async def endless(rogue: Rogue, block: Block) -> None:
-    """Items, and never an end."""
+    """Send items without end."""
     rogue.send(items(*block.items[1:-2]))
     while True:
         await asyncio.sleep(rogue.scene.block_seconds / 40)
@@ -87,7 +87,7 @@ async def endless(rogue: Rogue, block: Block) -> None:
 
 
 async def bad_proof(rogue: Rogue, block: Block) -> None:
-    """All of the block, with a signature that is wrong, as late as may be."""
+    """Send the whole block with a wrong signature, as late as possible."""
     rogue.send(items(*block.items[1:-1]))
     await asyncio.sleep(2.9 * rogue.scene.block_seconds)
     rogue.send(items(block.items[-1][:-1] + bytes([block.items[-1][-1] ^ 1])))
@@ -95,13 +95,13 @@ async def bad_proof(rogue: Rogue, block: Block) -> None:
 
 
 async def breaks_off(rogue: Rogue, block: Block) -> None:
-    """It leaves, and comes back."""
+    """Leave, and come back."""
     await asyncio.sleep(rogue.scene.block_seconds * 0.7)
     rogue.leave()
 
 
 async def renames(rogue: Rogue, block: Block) -> None:
-    """An item, and then it leaves, and comes back with another name."""
+    """Send an item, leave, and come back with another name."""
     rogue.send(items(block.items[1]))
     await asyncio.sleep(rogue.scene.block_seconds * 2.9)
     rogue.leave()
@@ -116,49 +116,49 @@ WAYS: Final[dict[str, Way]] = {
     "breaks off": breaks_off,
     "renames": renames,
 }
-"""What a rogue may do, by its name."""
+"""The ways of rogues, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is played."""
+    """One scene."""
 
     way: str
     names: int = 5
     streams: int = 1
-    """Of each name."""
+    """Streams of each name."""
     many_addresses: bool = False
-    """Each name comes from an address of its own."""
+    """Each name has its own address."""
     is_cold: bool = False
-    """The rogues are there before the honest publishers have brought anything."""
+    """The rogues come before the honest publishers' first block."""
     block_seconds: float = 0.5
-    """The network's time between blocks; the node gives three times as much for one."""
+    """The network's time between blocks; the node allows three times as much for one."""
     seconds: float = 25.0
-    """How long the rogues are there."""
+    """How long the rogues stay."""
 
     @property
     def blocks_count(self) -> int:
-        """How long the chain has to be, at least."""
+        """The least length of the chain."""
         return WARM_BLOCKS + round(self.seconds / self.block_seconds) + 200
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of it."""
+    """The outcome of a scene."""
 
     pace: float
-    """Blocks stored in that time, as a part of those that were due."""
+    """The share of the due blocks that was stored in time."""
     longest_seconds: float
     """The longest time without a block."""
     won: dict[str, int]
-    """Blocks by who brought them."""
+    """Blocks by publisher."""
     backoffs: int
     finding: str
-    """What the node says of it, at the end."""
+    """The node's own words at the end."""
 
 
 class Rogue:
-    """One stream after the other, of one name, or of a new one each time."""
+    """One stream after another, of one name or of a new one each time."""
 
     def __init__(self, scene: Scene, address: str, name: str, local: str, blocks: Sequence[Block]) -> None:
         self.scene = scene
@@ -182,7 +182,7 @@ class Rogue:
             self.leave()
 
     def send(self, *messages: bytes) -> None:
-        """Send messages, where there is still a stream."""
+        """Send messages if the stream is still open."""
         if self._publisher is not None:
             self._publisher.send(messages)
 
@@ -241,14 +241,14 @@ class Rogue:
 
 
 async def _due(blocks: Sequence[Block], begun: float, block_seconds: float) -> AsyncIterator[Block]:
-    """Give each block when the network has made it."""
+    """Yield each block when the network has made it."""
     for block in blocks:
         await asyncio.sleep(begun + block.number * block_seconds - time.monotonic())
         yield block
 
 
 async def _watched(node: NodeProcess, seconds: float) -> float:
-    """Wait so long; return the longest time without a block."""
+    """Wait for this time; return the longest time without a block."""
     until, last, since, longest = time.monotonic() + seconds, -1.0, time.monotonic(), 0.0
     while (now := time.monotonic()) < until:
         number = (await asyncio.to_thread(node.metrics))["sluice_last_block"]
@@ -260,7 +260,7 @@ async def _watched(node: NodeProcess, seconds: float) -> float:
 
 
 async def attack(scene: Scene, address: str) -> None:
-    """Be the rogues of a scene, until cancelled."""
+    """Run the rogues of a scene, until cancelled."""
     blocks = chain(scene.blocks_count)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -275,7 +275,7 @@ async def attack(scene: Scene, address: str) -> None:
 
 @contextmanager
 def _attacking(scene: Scene, address: str) -> Iterator[Callable[[], None]]:
-    """Have the rogues in a process of their own; call what it gives to let them begin."""
+    """Start the rogues' process; yield a function that lets them begin."""
     command = [sys.executable, "-m", "tests.rogues", scene.way, "--against", address]
     command += ["--names", str(scene.names), "--streams", str(scene.streams)]
     command += ["--block-time", str(scene.block_seconds), "--seconds", str(scene.seconds)]
@@ -336,7 +336,7 @@ async def _play(scene: Scene, node: NodeProcess, begin_attack: Callable[[], None
 
 
 def play(scene: Scene, log: Path | None = None) -> Seen:
-    """Start a node, play, and stop it."""
+    """Play a scene against a new node."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["--ledger-key", ledger_key(), "--block-time", f"{scene.block_seconds:g}"]
         with (
@@ -347,7 +347,7 @@ def play(scene: Scene, log: Path | None = None) -> Seen:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play the scenes; 0 when the chain kept its pace in each."""
+    """Play the scenes; return 0 if the chain kept its pace in each."""
     parser = argparse.ArgumentParser(prog="python -m tests.rogues", description=__doc__.split("\n")[0])
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"{', '.join(WAYS)}; all where none is named")
     parser.add_argument("--names", type=int, help="so many names")
