@@ -1,4 +1,4 @@
-"""Items as long as networks have them, through every party with its defaults, each a process of its own."""
+"""Items as long as in networks, through every party with its defaults, each in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.serving import COMMAND_SECONDS, sluice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# What consensus nodes send at most, and the longest that fits in a message.
+# The longest that consensus nodes send, and the longest that fits into a message.
 SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
 LAST = len(SIZES) - 1
 LOWERED = ("--grpc-max-message-bytes", "64KiB")
@@ -42,7 +42,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stored(chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a node that has taken them from a publisher."""
+    """The folder of a node to which the blocks were published."""
     folder = tmp_path_factory.mktemp("stored")
     with NodeProcess(folder / "node", folder / "node.log", KEY) as node:
         report = asyncio.run(publish_blocks(each(blocks_of(chain)), [node.grpc], "alice"))
@@ -63,7 +63,7 @@ def said(*words: object) -> str:
 
 
 def items_over_tcp(host: str, port: int) -> Iterator[bytes]:
-    """The items of each block, joined, as a data-streamer client has them: in pieces where they are long."""
+    """Return each block's items over TCP, joined if they come in pieces."""
     pieces: list[bytes] = []
     for entry in iter_entries(host, port, from_entry=0):
         if entry.type == BLOCK_END_TYPE:
@@ -76,7 +76,7 @@ def items_over_tcp(host: str, port: int) -> Iterator[bytes]:
 
 
 def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
-    """Read a node's blocks in every way, and compare them with those that were published."""
+    """Read a node's blocks in every way, and compare them with the published ones."""
     words = ("subscribe", "--gateway", node.grpc, "--from", "first", "--to", str(LAST))
     said(*words, "--out", folder / "subscribed", "--format", "blk")
     expected = [(chain / f"{number}.blk").read_bytes() for number in range(len(SIZES))]
@@ -89,7 +89,7 @@ def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
 
 
 def follow(node: NodeProcess, folder: Path, *arguments: str) -> None:
-    """Have another node take all blocks from a peer; its stream has the same bytes."""
+    """Have another node take all blocks from a peer; compare the streams' bytes."""
     with NodeProcess(folder, folder.with_suffix(".log"), [*KEY, "--peer", node.grpc, *arguments]) as other:
         give_up_at = time.monotonic() + COMMAND_SECONDS
         while other.metrics()["sluice_last_block"] != LAST:
