@@ -1,8 +1,8 @@
-"""Network addresses as people write them: `host:port`, with IPv6 hosts in brackets.
+"""Network addresses `host:port`, with IPv6 hosts in brackets.
 
     127.0.0.1:40840     [::1]:40840     gateway-0.example.net:40840     0.0.0.0:6900     [::]:6900
 
-The host is never left out: `0.0.0.0`, which lets the whole network connect, is worth saying. Port 0 asks the
+The host is mandatory: `0.0.0.0`, which lets the whole network connect, must be explicit. Port 0 asks the
 system for a free port, so only a listener may have it.
 """
 
@@ -17,7 +17,6 @@ from sluice.gateway.errors import AddressError
 __all__ = ["PORT_MAX", "Address", "parse_address", "parse_addresses"]
 
 PORT_MAX = 65_535
-"""The highest TCP port number."""
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _PORT = re.compile(r"\d{1,5}", re.ASCII)
@@ -26,10 +25,10 @@ _EXPECTED = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A host and a TCP port. Its text fits a gRPC target or a URL: IPv6 hosts are in brackets."""
+    """A host and a TCP port. Its text fits a gRPC target or a URL."""
 
     host: str
-    """An IPv4 or IPv6 address (without brackets) or a host name."""
+    """An IPv4 or IPv6 address (without brackets), or a host name."""
     port: int
     """0 to 65,535; 0 is any free port, for a listener."""
 
@@ -38,14 +37,14 @@ class Address:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is every address of a machine, 0.0.0.0 or [::]."""
+        """Whether it is the wildcard 0.0.0.0 or [::]."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             return False
 
     def reached_by(self, host: str) -> Address:
-        """Return where to connect to a listener at this address on the machine `host`."""
+        """Return the address by which to reach a listener at this address on machine `host`."""
         return Address(host, self.port) if self.is_everywhere else self
 
     @property
@@ -83,16 +82,15 @@ def parse_address(text: str, *, port_min: int = 0) -> Address:
 
 
 def parse_addresses(text: str, *, port_min: int = 0) -> tuple[Address, ...]:
-    """Read addresses with commas between them, in their order; there must be at least one.
+    """Read one or more addresses with commas between them.
 
     Raises:
-        AddressError: as `parse_address`, for the first that is wrong.
+        AddressError: as `parse_address`, for the first invalid one.
     """
     return tuple(parse_address(part, port_min=port_min) for part in text.split(","))
 
 
 def _ipv6(host: str, text: str) -> str:
-    """Check the host in the brackets; `text` is the whole address, for the error."""
     try:
         return str(ipaddress.IPv6Address(host))
     except ValueError:

@@ -1,18 +1,18 @@
-"""The name of a publisher: proven, claimed or neither, and each kind in a namespace of its own.
+"""The name of a publisher: proven, claimed or neither, each kind in its own namespace.
 
-Pure. A name is a plain text, the same in race, limits, log, metrics and page. Its form tells its kind, and no
-name of one kind equals one of another:
+Pure. A name is a plain text, the same in race, limits, log, metrics and page. Its form tells its kind, and
+names of different kinds are never equal:
 
     form                      kind                                                     who vouches for it
     CN=alice,O=Net            the subject of a client certificate                      its authority
     URI:spiffe://net/alice    an alternative name, of a certificate without a subject  its authority
     peer 192.0.2.5:40840      a node of `peers`, to which this node subscribes         this node's operator
     claimed:N3                metadata `publisher-id`, or `hiero-correlation-id`       nobody
-    ipv4:192.0.2.1:5000       the connection of a publisher that says nothing          nobody
+    ipv4:192.0.2.1:5000       the connection of an anonymous publisher                 nobody
 
 Invariants
-  - A name has `NAME_CHARACTERS_MAX` characters at most; a longer one ends with a digest of all of it.
-  - A claimed name is printable ASCII: anything else in it is escaped, and so is the backslash.
+  - A name has at most `NAME_CHARACTERS_MAX` characters; a longer one ends with a digest of all of it.
+  - A claimed name is printable ASCII: everything else in it, and the backslash, is escaped.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ __all__ = [
 ]
 
 PUBLISHER_ID_KEY: Final = "publisher-id"
-"""Metadata in which a publisher names itself."""
 CORRELATION_ID_KEY: Final = "hiero-correlation-id"
-"""Metadata of consensus nodes: `N3-STR1` is the first stream of node 3."""
+"""The metadata of consensus nodes: `N3-STR1` is the first stream of node 3."""
 NAME_CHARACTERS_MAX: Final = 256
-"""Characters of a name: it stands in logs, metrics and memory."""
+"""The longest name: names stand in logs, metrics and memory."""
 
 _CLAIMED: Final = "claimed:"
 _NOBODY_VOUCHES: Final = (_CLAIMED, "ipv4:", "ipv6:", "unix")
-"""The beginnings of names for which nobody vouches. No subject has one: its first attribute ends with `=`,
-and alternative names begin with `URI:`, `DNS:`, `IP:` or `email:`."""
+"""The prefixes of names for which nobody vouches. No subject has one: its first attribute ends with `=`, and
+alternative names begin with `URI:`, `DNS:`, `IP:` or `email:`."""
 _OF_STREAM: Final = re.compile(r"(?P<node>.+)-STR[0-9]+")
 _DIGEST_DIGITS: Final = 16
 
@@ -50,13 +49,13 @@ _DIGEST_DIGITS: Final = 16
 def name_of_publisher(
     subjects: Sequence[str], metadata: Iterable[tuple[str, str | bytes]], connection: str
 ) -> str:
-    """Return the name of a publisher: by its certificate, else by its claim, else by its connection.
+    """Return the name of a publisher: from its certificate, else its claim, else its connection.
 
     A claim is `publisher-id`, or the node in `hiero-correlation-id`: all streams of a consensus node are one
     publisher, whatever number follows.
 
     Args:
-        subjects: the names that its certificate proves, the best first; empty without a certificate.
+        subjects: the names that its certificate proves, best first; empty without a certificate.
         metadata: of its call.
         connection: gRPC's name of its connection, `ipv4:192.0.2.1:5000`.
     """
@@ -76,22 +75,21 @@ def name_of_publisher(
 
 
 def name_of_peer(address: str) -> str:
-    """Return the name of this node's own subscription to a node of `peers`."""
+    """Return the name of this node's own subscription to a peer."""
     return f"peer {address}"
 
 
 def is_vouched_for(name: str) -> bool:
-    """Return whether somebody vouches for a name; anybody can have as many of the others as he likes."""
+    """Return whether somebody vouches for a name; anybody can invent others at will."""
     return not name.startswith(_NOBODY_VOUCHES)
 
 
 def name_of_claim(text: str) -> str:
-    """Return the name of a publisher that shows no certificate and claims to be this one."""
+    """Return the name of a publisher without a certificate that claims to be `text`."""
     return _bounded(_CLAIMED + text.encode("unicode_escape").decode("ascii"))
 
 
 def _bounded(name: str) -> str:
-    """Shorten a long name; two long names stay different."""
     if len(name) <= NAME_CHARACTERS_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_DIGITS]

@@ -1,4 +1,4 @@
-"""Signals that the parent has this process ignore: under nohup a closed terminal ends nothing."""
+"""Signals that the parent told this process to ignore, as nohup does with SIGHUP."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["unless_ignored"]
 
 
 def unless_ignored(*numbers: signal.Signals) -> tuple[signal.Signals, ...]:
-    """Return those of the signals that are not ignored, as SIGHUP is under nohup: they may be handled."""
+    """Return the signals that are not ignored, which may be handled."""
     return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)

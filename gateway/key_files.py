@@ -1,7 +1,7 @@
 """Private key files: an Ed25519 key in PKCS#8 PEM, readable by its owner alone.
 
-Such a key signs the blocks of a network of one's own; `sluice keygen` writes one, and the block maker signs
-with it. A node needs only the public half, as `--ledger-key`.
+Such a key signs the blocks of your own network: `sluice keygen` writes one, and the block maker signs with
+it. A node needs only the public half, as `--ledger-key`.
 """
 
 import os
@@ -22,16 +22,16 @@ from sluice.gateway.errors import KeyFileError
 __all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
 
 KEY_FILE_BYTES_MAX: Final = 65_536
-"""Bytes of a file with a private key. One has some 120; more is a wrong path."""
+"""Bytes of a private key file. One has about 120; a larger one is a wrong path."""
 
 _EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 
 
 def create_private_key(path: Path) -> Ed25519PrivateKey:
-    """Make a new key and write it to a new file of mode 0600.
+    """Create a key and write it to a new file of mode 0600.
 
     Raises:
-        KeyFileError: the file is there already, and stays as it is, or cannot be written.
+        KeyFileError: the file exists, and stays unchanged, or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -53,7 +53,7 @@ def create_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Read the key of a file.
+    """Read the key in a file.
 
     Raises:
         KeyFileError: the file cannot be read, or is not an Ed25519 private key.
@@ -69,18 +69,18 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def private_key_of(pem: bytes, where: str) -> Ed25519PrivateKey:
-    """Read the key in the content of a file.
+    """Read the key in a file's content.
 
     Args:
         pem: the content; no error quotes it.
-        where: its place, for errors.
+        where: the file, for errors.
 
     Raises:
         KeyFileError: it is not an Ed25519 private key.
     """
     try:
         key = load_pem_private_key(pem, password=None)
-    except TypeError:  # what the library raises for a key that needs a password
+    except TypeError:  # the library's error for a key that needs a password
         raise KeyFileError(where, got="an encrypted key", expected=_EXPECTED) from None
     except (ValueError, UnsupportedAlgorithm):
         raise KeyFileError(where, got="something else", expected=_EXPECTED) from None

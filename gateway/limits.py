@@ -1,6 +1,6 @@
 """The limits that several rooms share, each with its unit, reason and precedent.
 
-Pure. A limit of one module stands in that module; one that an operator may move is a setting.
+Pure. A limit of one module stands in that module; a limit that an operator may change is a setting.
 """
 
 from typing import Final
@@ -36,21 +36,20 @@ __all__ = [
 # --- blocks and their verification --------------------------------------------------------------------------
 
 HEADER_SIZE_MAX: Final = 4096
-"""Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python,
-which takes some 3 ms for the worst header of this size."""
+"""Bytes of a block header item. Real ones have about 50; Python takes 3 ms for the worst one of this size."""
 
 ADDRESS_BOOK_NODES_MAX: Final = 500
-"""Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
-verify a signature with it 0.07 ms at most."""
+"""Nodes of an address book. Public networks have about thirty. Decoding a key takes 0.01 ms, verifying a
+signature with it at most 0.07 ms."""
 
 STORED_BLOCK_BYTES_MAX: Final = 1 << 30
-"""Bytes of items that a reader of stored entries gathers before it gives a block up. Far above any block that
-a publisher may send; it bounds what a hostile stream server can make a client hold."""
+"""Bytes of items that a reader of stored entries gathers before it abandons a block: far more than a
+publisher may send. It bounds what a hostile stream server can make a client hold."""
 
 # --- running a node -----------------------------------------------------------------------------------------
 
 HEALTH_CHECK_SECONDS: Final = 0.25
-"""Time between two looks at the node's readiness for the gRPC health service."""
+"""Time between two updates of the gRPC health service."""
 
 CONTROL_CALL_SECONDS: Final = 15.0
 """How long a control call waits for its answer, beyond the time that it asks the node to wait: a little more
@@ -59,60 +58,59 @@ than a node needs to finish the blocks in flight."""
 # --- publishing ---------------------------------------------------------------------------------------------
 
 BLOCK_ITEMS_MAX: Final = 2_000_000
-"""Items in one block. Python needs some 70 bytes for an item beside its own, and its entry 17, so a block of
-empty items would cost far more than `publish.max_block_bytes` says. Real blocks have some thousands."""
+"""Items in one block. Beside its bytes, Python needs 70 bytes for an item and 17 for its entry, so a block of
+empty items would cost far more than `publish.max_block_bytes`. Real blocks have some thousands."""
 
 ITEM_OVERHEAD_BYTES: Final = 64
-"""Counted for each item in flight beside its own bytes: the 33 of a `bytes` object, rounded up to 16, and its
-place in a list that grows by an eighth. Else a block of tiny items would cost many times what is counted."""
+"""Bytes counted for each item in flight beside its own: the 33 of a `bytes` object, rounded up to 16, and its
+place in a list. Otherwise a block of tiny items would cost many times what is counted."""
 
 BLOCK_ANSWER_BYTES_MAX: Final = STORED_BLOCK_BYTES_MAX + 8 * BLOCK_ITEMS_MAX
-"""Bytes of the longest answer that a command takes from a node that it asks for a whole block: the items that
-a reader gathers at most, each with a tag and a length in front. A node of any kind may be asked."""
+"""Bytes of the longest answer with a whole block that a command accepts from any kind of node: all items that
+a reader gathers, each with a tag and a length."""
 
 INLINE_HASH_ITEMS_MAX: Final = 1_024
-"""Items of one set that are looked at and hashed in the event loop, 1.5 microseconds each, however short."""
+"""Items of one set that the event loop inspects and hashes itself, 1.5 microseconds each, however short."""
 
 SLOT_ITEMS_MIN: Final = 128
-"""Items of one message, or batch to be hashed, from which on it takes a turn of the event loop."""
+"""Items of one message, or of one batch to hash, from which on the work takes a slot of the event loop."""
 
 HASH_PROCESSES: Final = 2
-"""Processes for hashing. One keeps up with the event loop where items have 400 bytes or more."""
+"""Processes for hashing. One keeps up with the event loop if items have 400 bytes or more."""
 
 THREAD_SWITCH_SECONDS: Final = 0.000_2
-"""How long one thread may keep the interpreter while another waits. Python's default, 5 ms, is what the event
-loop would wait each time that it wakes while a thread hashes short items, and what the thread that commits
-would wait behind the event loop, five times in each commit."""
+"""How long one thread may keep the interpreter while another waits. With Python's default of 5 ms, the event
+loop would wait that long at each wake-up while a thread hashes short items, and the committing thread would
+wait for the event loop five times in each commit."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
-"""How often the event loop's lateness is sampled; a sample costs some 20 microseconds."""
+"""Time between two samples of the event loop's lateness; a sample costs 20 microseconds."""
 
 MESSAGE_BYTES_DEFAULT: Final = 131_072_000
-"""Bytes of the longest message that any of us receives, unless it is told otherwise: nodes, publishers,
-subscribers. It is the default of block nodes; consensus nodes send 37,748,736 at most."""
+"""Bytes of the longest message that nodes, publishers and subscribers receive by default. Block nodes have
+the same default; consensus nodes send 37,748,736 at most."""
 
 # --- connections and certificates ---------------------------------------------------------------------------
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a request at an address where no publisher connects; numbers, a hash, an address take less. gRPC
-refuses a longer one by the length that stands before it. Up to this length it holds, for each call, what has
-come of a request that its client does not end."""
+"""Bytes of a request at an address where no publisher connects; numbers, a hash or an address take less. gRPC
+refuses a longer one by its length prefix. Up to this length it holds, for each call, the unfinished
+request."""
 
 KEEPALIVE_ANSWER_SECONDS: Final = 10
-"""How long a client that was asked whether it is still there has to answer; then its connection is closed."""
+"""How long a client may take to answer a ping before its connection is closed."""
 
 KEEPALIVE_PEER_SECONDS: Final = 10
-"""How long another node may be silent before it is asked whether it is still there."""
+"""How long another node may be silent before it is pinged."""
 
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
-"""What a client may send on one stream before the node has read it, beside the message that is being read. It
-is not counted in flight, so it is what a publisher costs that has to wait; gRPC's own choice grows to 16 MB.
-Over a line with a round trip of 50 ms it allows 20 MB a second for each stream."""
+"""Bytes that a client may send on one stream before the node reads them. They do not count as in flight, so
+they are the cost of a publisher that has to wait; gRPC's own choice grows to 16 MB. With a round trip of 50
+ms they allow 20 MB a second for each stream."""
 
 STREAMS_PER_CONNECTION_MAX: Final = 1_024
-"""Calls at once on one gRPC connection, some 20 kB each, beside what has come of a request; HTTP/2 has the
-client wait with further ones. A proxy may bring all publishers and subscribers of a node over one
-connection."""
+"""Open calls on one gRPC connection, at 20 kB each beside unfinished requests; HTTP/2 makes the client wait
+with further ones. A proxy may use one connection for all publishers and subscribers of a node."""
 
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it."""
@@ -127,18 +125,18 @@ PEER_STATUS_SECONDS_MAX: Final = 5.0
 """How long a peer may take to answer `serverStatus`."""
 
 PEER_POLL_SECONDS: Final = 1.0
-"""Time between two questions to a peer that is followed live for its last block."""
+"""Time between two status requests to a peer that is followed live."""
 
 # --- commits ----------------------------------------------------------------------------------------------
 
 COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of items and of the heads of their entries beyond which no further block joins a commit: two flushes
-are nothing beside writing so much. A group is built in memory, and with the largest block behind so much, and
-with as much padding, it is within what the data streamer takes."""
+"""Bytes of items and entry heads above which no further block joins a commit: two flushes cost nothing beside
+writing so much. A commit is built in memory; with the largest block behind it, and as much padding, it stays
+within the data streamer's limit."""
 
 RUN_ITEMS_MAX: Final = 1_024
-"""Items of a block that are serialized for the stream in one go, in a thread: 0.3 ms, in which the event loop
-may have to wait for Python's lock."""
+"""Items of a block that a thread serializes in one go: 0.3 ms, during which the event loop may wait for
+Python's lock."""
 
 DISK_PROBE_SECONDS: Final = 0.5
 """Time between two attempts to write after the disk refused a commit."""

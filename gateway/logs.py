@@ -1,4 +1,4 @@
-"""The log of a node: lines for people, or one JSON object per line, with the same fields in both.
+"""The log of a node: lines for people, or one JSON object per line, with the same fields.
 
     log.info("block refused", extra=fields(block=9, publisher=2, got="9f3a…", expected="3c77…"))
 
@@ -8,10 +8,10 @@
 
 Invariants
   - One record is one line: line ends in message and fields are escaped, so that a peer cannot forge a line.
-    Only a traceback in the text form follows on lines of its own.
-  - The text of a field is cut at `FIELD_CHARACTERS_MAX`, so that a peer cannot fill the disk.
-  - Lines that others cause (`caused_by`, or `extra={"caused_by": …}`) are limited a minute, by message and by
-    cause. One line at the end of the minute says how many were left out.
+    Only a traceback in the text form follows on its own lines.
+  - A field is cut at `FIELD_CHARACTERS_MAX` characters, so that a peer cannot fill the disk.
+  - Lines that others cause (`caused_by`, or `extra={"caused_by": …}`) are limited per minute, by message and
+    by cause. One line at the end of the minute counts the suppressed ones.
   - Times are UTC.
 """
 
@@ -43,14 +43,14 @@ __all__ = [
 ]
 
 FIELD_CHARACTERS_MAX: Final = 2_000
-"""Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
+"""Characters of one field of a log line; longer texts are cut."""
 
 FLOOD_SECONDS: Final = 60.0
-"""The time for which lines that others cause are counted."""
+"""The period over which lines that others cause are counted."""
 LINES_PER_CAUSE: Final = 20
-"""Lines with one message that one address, or one publisher with a certificate, may cause in that time."""
+"""Lines with one message that one address, or one proven publisher, may cause in a period."""
 LINES_PER_MESSAGE: Final = 100
-"""The same of all causes together: many addresses do not write more."""
+"""The same for all causes together, so that many addresses write no more."""
 
 _FIELDS = "sluice_fields"
 _CAUSED_BY = "caused_by"
@@ -60,14 +60,13 @@ _LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", loggin
 _RESET = "\x1b[0m"
 
 FieldValue = str | int | float | bool | bytes | None
-"""A value of a field; bytes are shown as hexadecimal."""
 
 
 def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
     """Return the `extra` of a log call with these fields (`block`, `publisher`, `got`).
 
     Raises:
-        ValueError: the JSON form itself uses the name.
+        ValueError: the JSON form reserves the name.
     """
     if taken := _RESERVED & values.keys():
         raise ValueError(f"log field {min(taken)!r}: the name is used by the log line itself")
@@ -75,7 +74,7 @@ def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
 
 
 def caused_by(cause: str, **values: FieldValue) -> dict[str, object]:
-    """Return the `extra` of a line that others can cause as often as they like.
+    """Return the `extra` of a line that others can cause at will.
 
     Args:
         cause: the party: its address, or the subject of its certificate.
@@ -89,19 +88,20 @@ def set_up_logging(
     level: Literal["debug", "info", "warning", "error"] = "info",
     form: Literal["text", "json"] = "text",
     stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all logging of this process to one stream, in place of every handler there was.
+    """Send all logging of this process to one stream, and replace every other handler.
 
     Args:
-        level: the least severe line that is shown; of other libraries from `warning` upwards, unless it is
-            `debug`.
+        level: the least severe line; for other libraries `warning`, unless it is `debug`.
         form: `text` (in colour on a terminal) or `json`.
-        stream: None is standard error.
+        stream: None: standard error.
+        clock: monotonic time in seconds.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
-    handler.addFilter(FloodFilter(handler.handle))
+    handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
@@ -109,12 +109,11 @@ def set_up_logging(
 
 
 def _number(level: str) -> int:
-    """Return the number of a level in `logging`."""
     return logging.getLevelNamesMapping()[level.upper()]
 
 
 def tell_left_out() -> None:
-    """Write how many lines were left out in minutes that are over: a silent log does not do so by itself."""
+    """Write how many lines earlier minutes suppressed: a silent log does not do so by itself."""
     for handler in logging.getLogger().handlers:
         for one in handler.filters:
             if isinstance(one, FloodFilter):
@@ -123,21 +122,18 @@ def tell_left_out() -> None:
 
 @dataclass(slots=True)
 class _Minute:
-    """The lines of one message in one minute."""
-
     since: float
     line_count: int = 0
     by_cause: Counter[str] = field(default_factory=Counter)
     left_out_count: int = 0
     left_out: logging.LogRecord | None = None
-    """The last of them."""
 
 
 class FloodFilter(logging.Filter):
     """A filter of lines that others cause too often; `LINES_PER_MESSAGE` bounds its memory.
 
     Args:
-        write: writes the line with how many were left out.
+        write: writes the count of suppressed lines.
         clock: monotonic time in seconds.
     """
 
@@ -151,7 +147,7 @@ class FloodFilter(logging.Filter):
         self._minutes: dict[tuple[str, str], _Minute] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written."""
+        """Return whether to write a line."""
         cause: str | None = getattr(record, _CAUSED_BY, None)
         if cause is None:
             return True
@@ -170,7 +166,7 @@ class FloodFilter(logging.Filter):
             return False
 
     def tell_left_out(self) -> None:
-        """Forget the minutes that are over, and write how many lines were left out of each."""
+        """Forget past minutes, and write how many lines each suppressed."""
         with self._lock:
             now = self._clock()
             over = [key for key, minute in self._minutes.items() if now - minute.since >= FLOOD_SECONDS]
@@ -186,14 +182,14 @@ class FloodFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """The form for people: time, level, logger, message, then `key=value` fields."""
+    """The text form: time, level, logger, message, then `key=value` fields."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one record; a traceback follows on lines of its own."""
+        """Format a record; a traceback follows on its own lines."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         level = f"{record.levelname:<7}"
         if self._colour and record.levelno in _LEVEL_COLOURS:
@@ -207,10 +203,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The form for machines: one JSON object per line."""
+    """The JSON form: one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one record; a traceback is the text `error`."""
+        """Format a record; a traceback becomes the field `error`."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: dict[str, object] = {
             "time": at.replace("+00:00", "Z"),
@@ -221,29 +217,27 @@ class JsonFormatter(logging.Formatter):
         entry |= {key: _json(value) for key, value in _fields_of(record).items()}
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)  # in ASCII, whatever a text holds
+        return json.dumps(entry, default=str)  # in ASCII
 
 
 def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
-    """Return the fields of a record; empty unless `fields` was used."""
     found: Mapping[str, FieldValue] = getattr(record, _FIELDS, {})
     return found
 
 
 def _cut(text: str) -> str:
-    """Shorten a text that is too long for a field, with an ellipsis."""
     return text if len(text) <= FIELD_CHARACTERS_MAX else f"{text[: FIELD_CHARACTERS_MAX - 1]}…"
 
 
 def _json(value: FieldValue) -> object:
-    """Return the JSON value of a field; numbers stay numbers."""
+    """Return a field's JSON value; numbers stay numbers."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     return _cut(value.hex() if isinstance(value, bytes) else str(value))
 
 
 def _text(value: FieldValue) -> str:
-    """Return the text of a field, in quotes if it is not one plain word."""
+    """Return a field's text, quoted unless it is one plain word."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, bytes):
@@ -255,7 +249,7 @@ def _text(value: FieldValue) -> str:
 
 
 def one_line(message: str) -> str:
-    """Escape what would end a line or steer a terminal."""
+    """Escape characters that end a line or control a terminal."""
     if message.isprintable():
         return message
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)

@@ -1,8 +1,8 @@
-"""The metrics of a node, in the form that Prometheus reads at `/metrics`.
+"""The metrics of a node, which Prometheus reads at `/metrics`.
 
-Units are in the names; Prometheus adds `_total` to the name of a counter. Beside them stands what Prometheus'
-library says of every process: process_resident_memory_bytes, process_open_fds and others. Every node has a
-registry of its own, so that several live in one process (tests).
+Names contain units; Prometheus appends `_total` to a counter's name. Prometheus' own process metrics
+(process_resident_memory_bytes, process_open_fds) are included. Each node has its own registry, so that
+several nodes can live in one process (tests).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sluice.gateway.identity import is_vouched_for
 __all__ = ["OTHER_PUBLISHERS", "Metrics"]
 
 METRIC_PUBLISHERS_MAX: Final = 64
-"""Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
-label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
+"""Publishers with their own label; blocks won by further ones count as `other`. Each label is a series that
+every scrape carries and Prometheus keeps, and we do not choose who publishes."""
 
 OTHER_PUBLISHERS = "other"
 """The label of publishers beyond `METRIC_PUBLISHERS_MAX`."""
@@ -49,10 +49,9 @@ class Metrics:
     """The metrics of one node."""
 
     registry: CollectorRegistry
-    """Holds all of them, and nothing else."""
 
     def __init__(self, *, verification_mode: str) -> None:
-        """Make all metrics at zero.
+        """Create all metrics at zero.
 
         Args:
             verification_mode: `full` or `hash`, shown as a label.
@@ -61,7 +60,7 @@ class Metrics:
         ProcessCollector(registry=registry)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self._won_by: dict[str, Counter] = {}  # to find a label's counter takes longer than to count
+        self._won_by: dict[str, Counter] = {}  # labels() takes longer than inc()
         self._roles_shown: set[str] = set()
 
         # Blocks and publishers.
@@ -74,8 +73,8 @@ class Metrics:
         self.blocks_skipped = counter("sluice_blocks_skipped", "Answers SkipBlock.")
         # The reason is how the block was lost: refused (bad proof, hash or link), disputed (a link that may
         # be right), bad_request, too_large, timed_out, stalled, left (disconnected), abandoned (its publisher
-        # began another block), sent_back, restarted, stream_ended, node, or beginning (it was passed for a
-        # first block of the chain that failed).
+        # began another block), sent_back, restarted, stream_ended, node, or beginning (the first block of the
+        # chain failed).
         self.blocks_resent = counter("sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"])
         self.blocks_refused = counter("sluice_blocks_refused", "Blocks refused, by reason.", ["reason"])
         self.blocks_won = counter("sluice_blocks_won", "Blocks acknowledged, by publisher.", ["publisher"])
@@ -99,7 +98,7 @@ class Metrics:
             "sluice_backing_off", "Publishers, addresses, and all newcomers, that back off now."
         )
 
-        # The event loop, and the time that the node waits for a processor.
+        # The event loop and the processor.
         self.asyncio_tasks = gauge("sluice_asyncio_tasks", "Tasks of the event loop.")
         self.event_loop_lag_seconds = histogram(
             "sluice_event_loop_lag_seconds",
@@ -112,7 +111,7 @@ class Metrics:
             ["task"],
         )
 
-        # The nodes that acknowledgements wait for.
+        # Standbys.
         self.min_standbys = gauge(
             "sluice_min_standbys", "How many other nodes must have a block before it is acknowledged."
         )
@@ -145,7 +144,7 @@ class Metrics:
             "sluice_subscriber_lag_blocks", "Blocks that the slowest subscriber was not sent yet."
         )
 
-        # The peers that this node takes blocks from, and its role.
+        # Peers and the role.
         self.catch_up_distance_blocks = gauge(
             "sluice_catch_up_distance_blocks", "Blocks that the node knows of and does not have."
         )
@@ -158,7 +157,7 @@ class Metrics:
         )
         self.role = gauge("sluice_role", "1 for the role that the node has.", ["role"])
 
-        # Certificates, connections and messages, by the address that is listened at or the rule.
+        # Certificates, connections and messages, by address or rule.
         self.tls_certificate_end_seconds = gauge(
             "sluice_tls_certificate_end_seconds",
             "When the certificate of a server ends, Unix time.",
@@ -194,7 +193,7 @@ class Metrics:
         mode.info({"mode": verification_mode})
 
     def show_role(self, role: str) -> None:
-        """Set the gauge of one role to 1, and those of the roles before to 0."""
+        """Set the gauge of this role to 1 and of earlier roles to 0."""
         self._roles_shown.add(role)
         for shown in self._roles_shown:
             self.role.labels(role=shown).set(1 if shown == role else 0)
@@ -202,7 +201,8 @@ class Metrics:
     def count_won(self, publisher: str) -> None:
         """Count a block for its publisher; publishers beyond the limit share one label.
 
-        Names that nobody vouches for have half of the labels: inventing them takes no label of others.
+        Names that nobody vouches for have at most half of the labels: inventing them takes no label from
+        others.
         """
         won = self._won_by.get(publisher)
         if won is None:
@@ -215,5 +215,5 @@ class Metrics:
         won.inc()
 
     def exposition(self) -> bytes:
-        """Write all metrics in the Prometheus text format, UTF-8."""
+        """Return all metrics in the Prometheus text format, UTF-8."""
         return generate_latest(self.registry)

@@ -1,6 +1,6 @@
-"""Files by their names: opens regular ones alone, and replaces small ones whole.
+"""Regular files: opens only regular files, and replaces small ones whole.
 
-A shell. Opening a pipe (a FIFO) waits for a writer, maybe for ever, and a device has no end.
+A shell. Opening a pipe (FIFO) may wait for a writer for ever, and a device has no end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def open_regular(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which means nothing for a regular file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # O_NONBLOCK means nothing for a regular file
     try:
         mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder is refused below, as everywhere
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # fdopen refuses a folder
             raise OSError(None, "Not a regular file", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -34,19 +34,20 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write a file, or replace one: whole or not at all, whatever happens meanwhile.
+    """Write or replace a file: whole or not at all, even across a crash.
 
     Args:
         path: the file; `path` with the suffix `.new` is written first.
         content: all of it.
-        flush: it is on disk on return.
+        flush: whether the file is on disk on return.
 
     Raises:
-        OSError: the disk refused, and the old file is there still. If only the folder could not be flushed,
-            the new one is, and a power failure may bring back the old one.
+        OSError: the disk refused, and the old file is unchanged. If only flushing the folder failed, the new
+            file
+            is in place, and a power failure may bring back the old one.
     """
     new_path = path.with_suffix(".new")
-    # A new file each time: after a failed flush, the pages of a file may never reach the disk.
+    # Write a new file each time: after a failed flush, the pages of a file may never reach the disk.
     new_path.unlink(missing_ok=True)
     try:
         with new_path.open("xb") as file:
@@ -64,10 +65,10 @@ def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents; their names are on disk on return.
+    """Create a folder and its missing parents; their names are on disk on return.
 
     Raises:
-        OSError: it cannot be made, or something else is there.
+        OSError: it cannot be created, or something else is there.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)

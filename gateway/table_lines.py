@@ -1,7 +1,8 @@
-"""Tables as plain lines, for commands whose output is not a terminal, or is wanted whole.
+"""Tables as plain lines, for output that is no terminal.
 
-Pure. Columns are as wide as their widest cell, two blanks apart; nothing is cut or wrapped, and no line ends
-in blanks. The first row is the head. A table that is too wide is transposed, with the heads down the left.
+Pure. Columns are as wide as their widest cell, with two blanks between; nothing is cut or wrapped, and no
+line ends in blanks. The first row is the head. A table that is too wide is transposed, with the heads at the
+left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def table_lines(rows: Sequence[Sequence[str]], width: int | None = None) -> list
 
     Args:
         rows: at least one row.
-        width: characters of a line; a table with longer ones is transposed. None: any number.
+        width: the longest line before the table is transposed. None: no limit.
     """
     lines = _lines(rows)
     if width is None or max(map(len, lines)) <= width:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sluice.gateway.api import (
 )
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS
 from sluice.gateway.key_files import public_key_hex
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
@@ -99,7 +101,9 @@ async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIter
 async def running_node(
     data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
 ) -> AsyncIterator[Node]:
-    """Run a node."""
+    """Run a node; `cluster_limits` is no setting."""
+    cluster = changes.pop("cluster_limits", CLUSTER_LIMITS)
+    limits = replace(limits or NodeLimits(), cluster=cluster)
     node = Node(node_settings(data_dir, **changes), limits=limits)
     await node.start()
     try:

@@ -1,28 +1,25 @@
-"""Catching up: the choice of the next peer, the meaning of its answers, and its backoff.
+"""Catching up: which peer to try next, what its answers mean, and how long to back off.
 
-Pure: no gRPC type, no clock. The shell (`cluster.peer_follower`) asks `step` what to do, and tries peers:
+Pure: no gRPC type, no clock. The shell (`cluster.peer_follower`) calls `step` and obeys:
 
-    Try(address)      ask its status and give it to `told`; subscribe to the `Range` that this returns; report
-                      with `ended` how the attempt ended
-    Pause(until_ns)   try nobody before; None: not before `aim`
+    Try(address)      ask the peer for its status, pass it to `told`, subscribe to the `Range` that `told`
+                      returns, and report the end of the attempt with `ended`
+    Pause(until_ns)   try nobody before that time; None: not before `aim`
     DONE              the target is reached
 
-A node has one of two aims:
-  - *catch up* to the highest block that publishers have told of (`aim`). A node that starts empty asks its
-    peers for theirs; if none answers, publishers will tell.
-  - *follow* a peer for ever: the first of the list that works. The node leaves a peer that has nothing more
-    while another one has, since two standbys that follow each other would wait for ever. It leaves a standby
-    for a peer that says that it is active (`active_beside`), so that a standby that hangs keeps no other one
-    from its blocks. If all peers have sent what cannot be, that is a `problem` at once: the node has another
-    chain than they.
+A node either
+  - *catches up* to the highest block that publishers have told of (`aim`). An empty node first asks its peers
+    for their last blocks.
+  - or *follows* the first peer of the list that works, for ever. It leaves a peer that has nothing more for
+    one that has: two standbys that follow each other would wait for ever. It leaves a standby for an active
+    peer (`active_beside`), so that a hung standby keeps no other from its blocks. If every peer sends invalid
+    data, that is a `problem` at once: this node has another chain than they.
 
-A target is a claim. One that is implausibly far ahead is ignored (`is_plausible`); if the block is there all
-the same, the peers tell of it, which are asked now and then. A target that no peer helps to reach costs
-attempts at growing distances, and is a `problem` while the node does not get on. A target that only
-publishers have told of, while no peer has so much as the next block, is given up after
-`CatchUpRules.unconfirmed_ns` (`take_given_up`), and is no problem again before a block has come: a publisher
-that is wrong must not keep a node out of service. If it was right, the node still finds out, since it asks
-its peers again and again, and each publisher that comes tells it.
+A target is only a claim. The node ignores one that is implausibly far ahead (`is_plausible`). A target that
+no peer helps to reach costs attempts at growing distances, and is a `problem` while the node makes no
+progress. If only publishers told of the target and no peer has even the next block, the node gives it up
+after `CatchUpRules.unconfirmed_ns` (`take_given_up`): a publisher that is wrong must not keep a node out of
+service. If the publisher was right, the node finds out later from its peers or the next publisher.
 Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.
 """
 
@@ -52,27 +49,27 @@ __all__ = [
 ]
 
 TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
-"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
+"""How far above everything that the node and its peers have a publisher is believed: half a year of
+blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpRules:
-    """The settings of catching up, by default those of `gateway.settings.table`. Times are nanoseconds."""
+    """The settings of catching up; the defaults are those of `gateway.settings.table`. Times are
+    nanoseconds."""
 
     stalled_attempts_max: int = 5
-    """Attempts without a further block after which that is a problem."""
+    """Attempts without a new block that make a problem."""
     backoff_ns: int = 1_000_000_000
-    """The backoff after a first failure; doubled with each further one."""
+    """The first backoff; it doubles with each failure."""
     backoff_max_ns: int = 60_000_000_000
-    """The longest backoff."""
     unconfirmed_ns: int = 60_000_000_000
-    """How long a node pursues a target that no peer confirms before it gives it up; 0: for ever."""
+    """How long a node pursues a target that no peer confirms; 0: for ever."""
     ahead_blocks_max: int = TOLD_AHEAD_BLOCKS_MAX
-    """A publisher is believed up to so many blocks above what the node and its peers have."""
 
 
 class PeerBackoff(Enum):
-    """How long a peer is not tried."""
+    """The backoff from a peer."""
 
     NONE = "none"
     SHORT = "the first backoff, each time"
@@ -112,7 +109,7 @@ OUTCOMES: Final[dict[AttemptOutcome, PeerBackoff]] = {
     AttemptOutcome.NODE: PeerBackoff.RISING_A_LITTLE,
     AttemptOutcome.ITSELF: PeerBackoff.LONGEST,
 }
-"""The backoff after each outcome. An attempt that failed and brought blocks counts as the first failure."""
+"""The backoff after each outcome. A failed attempt that brought blocks counts as a first failure."""
 
 
 class Told(Enum):
@@ -129,18 +126,19 @@ FOLLOWED: Final[dict[tuple[AttemptOutcome, Told], PeerBackoff]] = {
     (AttemptOutcome.BROKE_OFF, Told.LEVEL): PeerBackoff.RISING_A_LITTLE,
 }
 """Exceptions to `OUTCOMES` for a peer that is followed live: acknowledgements may wait for the follower, and
-nothing wakes it when the peer is well again. A peer that told of blocks and did not bring them is none."""
+nothing wakes it when the peer recovers. They exclude a peer that told of blocks and did not send them."""
 
 _LITTLE_MAX: Final = 3
-"""`PeerBackoff.RISING_A_LITTLE` doubles so often: a node that is well again is not to lag for long."""
+"""How often `PeerBackoff.RISING_A_LITTLE` doubles: a peer that recovers must not be left alone for long."""
 
 _NO_ATTEMPT: Final = frozenset(
     {AttemptOutcome.RACED, AttemptOutcome.ITSELF, AttemptOutcome.STANDBY, AttemptOutcome.CLOSED}
 )
-"""These do not count as attempts without a further block."""
+"""Outcomes that do not count as attempts without a new block."""
 
 _SHUNNED: Final = frozenset({AttemptOutcome.STALLED, AttemptOutcome.LIED})
-"""After these, no other peer is left for this one for a while, though it says that it is active."""
+"""After these outcomes the node leaves no other peer for this one for a while, even if it says it is
+active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,66 +150,59 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Try nobody now."""
+    """Try no peer for now."""
 
     until_ns: int | None
-    """When to ask again; None: when something new is known."""
+    """When to call `step` again; None: after `aim`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The blocks to subscribe to."""
+    """The blocks to subscribe to; `end_number` None: without end."""
 
     start_number: int
     end_number: int | None
-    """None: without end."""
 
 
 class _Done(Enum):
-    """The step that carries nothing."""
-
     DONE = "done"
 
 
 DONE: Final = _Done.DONE
-"""The target is reached."""
 
 Step = Try | Pause | Literal[_Done.DONE]
 
 
 @dataclass(slots=True)
 class _Peer:
-    """One peer."""
-
     address: str
     failures_count: int = 0
-    """Those in a row that `PeerBackoff.RISING` answers, without a block between."""
+    """Failures in a row that `PeerBackoff.RISING` counts, without a block between."""
     lapses_count: int = 0
-    """Those that `PeerBackoff.RISING_A_LITTLE` answers; the peer was not level either between."""
+    """Failures in a row that `PeerBackoff.RISING_A_LITTLE` counts; reaching the peer's last block ends them
+    too."""
     told: Told = Told.NOTHING
-    """In the attempt that is under way."""
+    """The peer's answer in the current attempt."""
     backs_off_until_ns: int = 0
     last_number: int | None = None
-    """Its last block, as it said."""
+    """The last block that it reported when it was tried."""
     began_number: int | None = None
-    """The block that was needed when it was asked for blocks, or None."""
+    """The block needed when it subscribed."""
     has_answered: bool = False
     role: str = ""
-    """Its role by its last answer; empty: it did not answer, or is no Sluice node."""
+    """The role in its last answer; empty: no answer, or not a Sluice node."""
     first_seen: int | None = None
-    """Its first block, as it said with its role."""
     last_seen: int | None = None
-    """Its last block, as it said with its role; `last_number` is known of peers that were tried."""
+    """The last block in that answer; `last_number` is known only of peers that were tried."""
     shunned_until_ns: int = 0
-    """No other peer is left for it before."""
+    """The node leaves no other peer for this one before."""
     is_itself: bool = False
-    """Its address leads to this node, by its last answer."""
     lie: str = ""
-    """What it sent last that cannot be, in words."""
+    """Its last invalid message, in words."""
     lied_at_number: int | None = None
     """The block that the node needed then."""
     stalled_at_number: int | None = None
-    """The block that the node needed when the peer stalled last."""
+    """The block that the node needed when the peer last stalled."""
     stalled_count: int = 0
     """How often in a row it stalled at that block."""
 
@@ -232,28 +223,24 @@ class CatchUp:
     live: bool = False
     curious: bool = False
     target: int | None = field(default=None, init=False)
-    """The highest block known of."""
     stalled_count: int = field(default=0, init=False)
-    """Attempts in a row without a further block."""
     _peers: list[_Peer] = field(default_factory=list, init=False)
     _first_at: int = field(default=0, init=False)
     _next_number: int = field(default=-1, init=False)
     _reason: str = field(default="", init=False)
     _stalled_since_ns: int = field(default=0, init=False)
-    """When `stalled_count` reached the limit."""
     _unconfirmed_since_ns: int | None = field(default=None, init=False)
-    """Since when blocks have come by another way, and no peer has told of the next one."""
+    """Since when blocks arrive by another way while no peer has the next one."""
     _doubted_number: int = field(default=-1, init=False)
-    """The node needed this block when it gave a target up."""
+    """The block that the node needed when it gave a target up."""
     _given_up: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Make the peers."""
         self._peers = [_Peer(address) for address in dict.fromkeys(self.addresses)]
 
     @property
     def problem(self) -> str | None:
-        """Why the node does not get on, in words; None: it does."""
+        """Why the node makes no progress, in words; None: it does."""
         if self.live and self._peers and all(peer.is_itself for peer in self._peers):
             addresses = ", ".join(peer.address for peer in self._peers)
             return f"the node has nobody to follow: {addresses} leads to the node itself"
@@ -270,7 +257,7 @@ class CatchUp:
         )
 
     def _lies(self) -> list[str]:
-        """Return what each peer sent that cannot be, if all of them did for the block that is needed.
+        """Return each peer's invalid message, if every peer sent one for the needed block.
 
         This node's chain is wrong then, or all peers are: further attempts would show nothing new.
         """
@@ -284,14 +271,13 @@ class CatchUp:
         return 0 if self.target is None else max(0, self.target - next_number + 1)
 
     def _is_unconfirmed(self) -> bool:
-        """Return whether only publishers told of the target, and no peer of even the next block."""
         if self.live or self.target is None:
             return False
         lasts = (peer.last_number for peer in self._peers)
         return all(last is None or last < self._next_number for last in lasts)
 
     def _doubt_at_ns(self) -> int | None:
-        """Return when the target is given up, if nothing comes between; None: it is not."""
+        """Return when the node gives the target up; None: it does not."""
         if not self.rules.unconfirmed_ns or not self._is_unconfirmed():
             return None
         since_ns = [] if self._unconfirmed_since_ns is None else [self._unconfirmed_since_ns]
@@ -300,19 +286,19 @@ class CatchUp:
         return min(since_ns) + self.rules.unconfirmed_ns if since_ns else None
 
     def _note_unconfirmed(self, *, comes_forward: bool, now_ns: int) -> None:
-        """Note since when no peer confirms the target while blocks come: no attempt stalls then."""
+        """Note since when blocks arrive while no peer confirms the target: no attempt stalls then."""
         if not self._is_unconfirmed():
             self._unconfirmed_since_ns = None
         elif comes_forward and self._unconfirmed_since_ns is None:
             self._unconfirmed_since_ns = now_ns
 
     def take_given_up(self) -> int | None:
-        """Return the target that was given up since the last call; None: none was."""
+        """Return the target given up since the last call."""
         given_up, self._given_up = self._given_up, None
         return given_up
 
     def came_to(self, next_number: int) -> None:
-        """Note the block that the node needs next: it gets on if that is a later one than before."""
+        """Note the block that the node needs next; a later one than before is progress."""
         if next_number > self._next_number >= 0:
             self.stalled_count, self._next_number = 0, next_number
 
@@ -325,25 +311,25 @@ class CatchUp:
         ]
 
     def stalled_at(self, address: str, next_number: int) -> int:
-        """Return how often in a row a peer has stalled at the block that is needed now."""
+        """Return how often in a row a peer stalled at the block that is needed now."""
         peer = self._peer(address)
         return peer.stalled_count if peer.stalled_at_number == next_number else 0
 
     def is_shunned(self, address: str, now_ns: int) -> bool:
-        """Return whether no peer is left for this one: lately it told of blocks and did not bring them."""
+        """Return whether a peer stalled or lied lately, so that no other is left for it."""
         return now_ns < self._peer(address).shunned_until_ns
 
     def noted(self, address: str, first: int | None, last: int | None, role: str) -> None:
-        """Note what a peer has and is, by its own words; an empty `role`: it did not answer."""
+        """Note a peer's blocks and role as it reported them; an empty `role`: it did not answer."""
         peer = self._peer(address)
         peer.first_seen, peer.last_seen, peer.role = first, last, role
 
     def is_standby(self, address: str) -> bool:
-        """Return whether the peer says that it is a standby: an active one would be better."""
+        """Return whether the peer reports that it is a standby."""
         return self._peer(address).role == Phase.STANDBY.value
 
     def active_beside(self, address: str, next_number: int, now_ns: int) -> str | None:
-        """Return an active peer that has as much as this one, and begins with `next_number` or before."""
+        """Return an active peer that has as many blocks as this one, and `next_number` or earlier ones."""
         followed = self._peer(address)
         last = -1 if followed.last_seen is None else followed.last_seen
         for peer in self._peers:
@@ -360,35 +346,32 @@ class CatchUp:
 
     @staticmethod
     def _is_preferred(peer: _Peer) -> bool:
-        """Return whether it is active, and has brought a block since it lied."""
+        """Return whether the peer is active and has brought a block since it lied."""
         return peer.role == Phase.ACTIVE.value and not peer.lie and not peer.is_itself
 
     def _in_order(self) -> list[_Peer]:
-        """Return the peers as a follower prefers them: active ones first, of these the one with the most."""
+        """Return the peers in a follower's order: active ones first, of these the longest chain."""
         return sorted(
             self._peers,
             key=lambda peer: (0, -(peer.last_seen or 0)) if self._is_preferred(peer) else (1, 0),
         )
 
     def is_plausible(self, number: int, next_number: int) -> bool:
-        """Return whether block `number` may exist: it is not too far above all that is known.
-
-        `next_number` is the block that this node needs next.
-        """
+        """Return whether block `number` may exist: it is not too far above all known blocks."""
         known = [peer.last_number for peer in self._peers if peer.last_number is not None]
         return number <= max([next_number, *known]) + self.rules.ahead_blocks_max
 
     def aim(self, number: int) -> None:
         """Aim at block `number`, if that is higher than the target."""
         if not self.distance(self._next_number):
-            self._unconfirmed_since_ns = None  # what it aimed at before is there
+            self._unconfirmed_since_ns = None  # the earlier target is reached
         if self.target is None or number > self.target:
             self.target = number
 
     def step(self, next_number: int, now_ns: int) -> Step:
-        """Return what to do now; `next_number` is the block that this node needs next."""
+        """Return the next step; `next_number` is the block that this node needs next."""
         comes_forward = next_number > self._next_number >= 0
-        if next_number != self._next_number:  # by whatever way: a publisher may have brought it
+        if next_number != self._next_number:  # a publisher may have brought it
             if self._next_number >= 0:
                 self.stalled_count, self.curious = 0, False
             self._next_number = next_number
@@ -400,13 +383,13 @@ class CatchUp:
         if not self.live and not self.curious and not self.distance(next_number):
             self.stalled_count = 0
             return DONE
-        # A follower goes back to the peer it prefers; one that catches up takes them in turn.
+        # A follower returns to the peer it prefers; a node that catches up takes peers in turn.
         candidates = (
             self._in_order()
             if self.live
             else [*self._peers[self._first_at :], *self._peers[: self._first_at]]
         )
-        if not self.live and not self.distance(next_number):  # it only wants to know
+        if not self.live and not self.distance(next_number):  # curious
             candidates = [peer for peer in candidates if not peer.has_answered]
             if not candidates:
                 self.curious = False
@@ -423,15 +406,14 @@ class CatchUp:
     def told(
         self, address: str, first: int | None, last: int | None, next_number: int | None, role: str = ""
     ) -> Range | str:
-        """Take the answer of a peer: its first and last block, None for an empty one.
+        """Take a peer's answer: its first and last block, None if it is empty.
 
         Args:
-            next_number: the block that this node needs next; None for an empty one that begins with whatever
-                comes.
-            role: what the peer is; empty where it does not say.
+            next_number: the block that this node needs next; None: any first block will do.
+            role: the peer's role; empty if it does not say.
 
         Returns:
-            What to subscribe to; or why that is of no use, for `ended` with NOTHING.
+            What to subscribe to; or, for `ended` with NOTHING, why nothing.
         """
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
@@ -458,29 +440,29 @@ class CatchUp:
         return Range(start, last if self.target is None else min(last, self.target))
 
     def heard(self, address: str, last: int | None, next_number: int) -> None:
-        """Take a later answer of the peer that is subscribed to; `next_number` is needed next."""
+        """Take a later answer of the peer that is subscribed to."""
         peer = self._peer(address)
         peer.last_number = last
         if self.live:
             if _is_level(last, next_number):
-                peer.lapses_count = 0  # it is well again, though no block shows it
+                peer.lapses_count = 0  # it has recovered, though no block shows it
             self._aim_at_peers()
 
     def _aim_at_peers(self) -> None:
-        """Aim at the highest block that a peer said last: its earlier word may have been wrong."""
+        """Aim at the highest block that a peer reported last: an earlier report may have been wrong."""
         lasts = [peer.last_number for peer in self._peers if peer.last_number is not None]
         self.target = max(lasts, default=None)
 
     def ended(
         self, address: str, outcome: AttemptOutcome, reason: str, next_number: int, now_ns: int
     ) -> None:
-        """Take the end of an attempt; `reason` is for people, `next_number` the block that is needed now."""
+        """Take the end of an attempt; `reason` is for people, `next_number` is needed now."""
         peer = self._peer(address)
         answer = OUTCOMES[outcome]
         if self.live:
             answer = FOLLOWED.get((outcome, peer.told), answer)
         peer.is_itself = outcome is AttemptOutcome.ITSELF
-        # Compared with the attempt's beginning: `came_to` may know of its blocks already.
+        # Compare with the attempt's beginning: `came_to` may already know of its blocks.
         began_number, peer.began_number, peer.told = peer.began_number, None, Told.NOTHING
         came_forward = next_number > self._next_number >= 0
         came_forward |= began_number is not None and next_number > began_number
@@ -512,7 +494,6 @@ class CatchUp:
             self._first_at = (self._peers.index(peer) + 1) % len(self._peers)
 
     def _backoff_ns(self, peer: _Peer, answer: PeerBackoff, *, came_forward: bool) -> int:
-        """Return how long the peer is not tried now, and count the failure."""
         rules = self.rules
         if answer is PeerBackoff.LONGEST:
             return rules.backoff_max_ns
@@ -531,5 +512,5 @@ class CatchUp:
 
 
 def _is_level(last: int | None, next_number: int | None) -> bool:
-    """Return whether a peer with this last block has nothing for a node that needs `next_number` next."""
+    """Return whether a peer with this last block has nothing for a node that needs `next_number`."""
     return last is None or (next_number is not None and last < next_number)

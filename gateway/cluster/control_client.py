@@ -1,6 +1,6 @@
 """The client of a node's control address (`gateway.cluster.control_service`).
 
-A shell. Every call has a time limit and raises `NodeCallFailed`, with what the node said.
+A shell. Every call has a time limit, and raises `NodeCallFailed` with the node's words.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from sluice.gateway.transport.channels import ClientTls, open_channel
 
 __all__ = ["ControlClient"]
 
-# gRPC says UNAVAILABLE for these as for a dead node; only the words differ. A server that ends the connection
-# at once, as a TLS server does without TLS, looks like the proxy of a dead node.
+# gRPC reports UNAVAILABLE for these as for a dead node; only the words differ. A server that closes the
+# connection at once, as a TLS server does to a client without TLS, looks like the proxy of a dead node.
 _SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed parsing HTTP/2")
 
 
 class ControlClient:
-    """One node's control address; `async with` closes the connection."""
+    """A client of one node's control address; `async with` closes the connection."""
 
-    def __init__(self, address: str, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self, address: str, tls: ClientTls | None = None, *, call_seconds: float = CONTROL_CALL_SECONDS
+    ) -> None:
         self.address = address
-        """Where the node is called, `host:port`."""
+        """The control address, `host:port`."""
+        self._call_seconds = call_seconds
         self._channel = open_channel(address, tls)
         self._stub = control_pb2_grpc.NodeControlStub(self._channel)
 
@@ -46,36 +49,37 @@ class ControlClient:
         await self._channel.close()
 
     async def state(self) -> NodeStatus:
-        """Ask for role and chain."""
-        call = self._stub.getState(control_pb2.StateRequest(), timeout=CONTROL_CALL_SECONDS)
+        """Return the node's role and chain."""
+        call = self._stub.getState(control_pb2.StateRequest(), timeout=self._call_seconds)
         return await self._answer(call)
 
     async def drain(self, lease_seconds: float, successor: str, drain_id: str) -> NodeStatus:
-        """Have the node finish its blocks and send publishers elsewhere."""
+        """Make the node finish its blocks and send publishers elsewhere."""
         request = control_pb2.DrainRequest(hold_seconds=lease_seconds, successor=successor, drain_id=drain_id)
         return await self._answer(self._stub.drain(request, timeout=lease_seconds))
 
     async def resume(self, drain_id: str) -> NodeStatus:
-        """Have the node take publishers again if this drain is the last; older nodes do so after any."""
+        """Make the node take publishers again if this is its last drain; older nodes do so after any
+        drain."""
         request = control_pb2.ResumeRequest(drain_id=drain_id)
-        return await self._answer(self._stub.resume(request, timeout=CONTROL_CALL_SECONDS))
+        return await self._answer(self._stub.resume(request, timeout=self._call_seconds))
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
-        """Wait until the node has a block with a root hash of 48 bytes."""
+        """Wait until the node has a block with this root hash of 48 bytes."""
         request = control_pb2.AwaitBlockRequest(
             block_number=number, root_hash=root_hash, timeout_seconds=timeout_seconds
         )
-        call = self._stub.awaitBlock(request, timeout=timeout_seconds + CONTROL_CALL_SECONDS)
+        call = self._stub.awaitBlock(request, timeout=timeout_seconds + self._call_seconds)
         return await self._answer(call)
 
     async def activate(self, timeout_seconds: float) -> NodeStatus:
-        """Make the node active in this time; an older node may become so later."""
+        """Make the node active within this time; an older node may become active later."""
         call = self._stub.activate(control_pb2.ActivateRequest(), timeout=timeout_seconds)
         return await self._answer(call)
 
     async def stand_by(self, followed: str) -> NodeStatus:
-        """Make the node a standby of the node at a gRPC address."""
-        call = self._stub.standBy(control_pb2.StandByRequest(followed=followed), timeout=CONTROL_CALL_SECONDS)
+        """Make the node a standby of the node at gRPC address `followed`."""
+        call = self._stub.standBy(control_pb2.StandByRequest(followed=followed), timeout=self._call_seconds)
         return await self._answer(call)
 
     async def _answer(self, call: Awaitable[control_pb2.NodeState]) -> NodeStatus:
@@ -100,11 +104,11 @@ def _is_unanswered(error: aio.AioRpcError) -> bool:
 
 
 def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
-    """Read a NodeState; an unknown phase, of a newer version, is read as draining, which nobody acts on.
+    """Read a NodeState; an unknown phase of a newer version becomes DRAINING, which nobody acts on.
 
     Args:
         state: the answer.
-        asked: the address where it was asked, `host:port`.
+        asked: the address that answered, `host:port`.
     """
     try:
         phase = Phase[control_pb2.Phase.Name(state.phase)]
@@ -124,8 +128,8 @@ def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
 
 
 def _reached(text: str, asked: str) -> str:
-    """Return where to connect to an address that a node listens at; "everywhere" is where it was asked."""
+    """Return the address to connect to; a wildcard host becomes the host that was asked."""
     try:
         return str(parse_address(text).reached_by(parse_address(asked).host))
-    except AddressError:  # of a newer version, or a Unix socket that it was asked at
+    except AddressError:  # from a newer version, or asked over a Unix socket
         return text

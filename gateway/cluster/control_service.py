@@ -1,15 +1,15 @@
-"""The control service, by which operators change the role of a node: `sluice.control.NodeControl`.
+"""The control service `sluice.control.NodeControl`, by which operators change the role of a node.
 
-A shell around `cluster.role_keeper`. It has an address of its own (`control.address`, by default on the
+A shell around `cluster.role_keeper`. It listens at its own address (`control.address`, by default on the
 loopback interface), because its callers can take a node out of service.
 
-    refused by the role table, or another chain      FAILED_PRECONDITION
-    not in time                                      DEADLINE_EXCEEDED
-    the disk refused or is damaged, blocks were
-    not finished                                     INTERNAL
-    an argument that is not what it must be          INVALID_ARGUMENT
+    the role table refuses, or another chain         FAILED_PRECONDITION
+    too late                                         DEADLINE_EXCEEDED
+    the disk refused or is damaged, or blocks did
+    not finish                                       INTERNAL
+    an invalid argument                              INVALID_ARGUMENT
     the caller's certificate proves no name in
-    `control.allowed_subjects`, where that is set    PERMISSION_DENIED
+    `control.allowed_subjects`                       PERMISSION_DENIED
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 
 
 class ControlReport(Protocol):
-    """The part of the node's report that operators are told beside role and chain."""
+    """The part of the node's report that the control service returns beside role and chain."""
 
     @property
     def grpc_address(self) -> str:
-        """Where publishers find the node."""
+        """The address for publishers."""
 
     @property
     def subscriber_address(self) -> str:
-        """Where subscribers find it; empty: at `grpc_address`."""
+        """The address for subscribers; empty: `grpc_address`."""
 
     @property
     def publisher_count(self) -> int:
-        """Publishers connected."""
+        """Connected publishers."""
 
     @property
     def verification_mode(self) -> str:
-        """full or hash."""
+        """`full` or `hash`."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -72,17 +72,16 @@ class ControlReport(Protocol):
 
 
 IsItself = Callable[[str], Awaitable[bool]]
-"""Returns whether a gRPC address leads to the node itself."""
 
 
 class ControlService(control_pb2_grpc.NodeControlServicer):
-    """Serves `sluice failover`.
+    """The servicer that `sluice failover` calls.
 
     Args:
         keeper: changes the role.
         store: has the last block.
-        report: gathers what the node says of itself.
-        is_itself: finds out whether an address is this node's.
+        report: returns the node's report.
+        is_itself: returns whether an address leads to this node.
         instance: the name of this process.
         allowed_subjects: names in certificates, of which a caller must prove one. Empty: everybody may call.
     """
@@ -104,13 +103,13 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         self._allowed_subjects = allowed_subjects
 
     async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
-        """Answer with the role and the chain."""
+        """Return the role and the chain."""
         del request
         await self._admit(context)
         return self._state()
 
     async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
-        """Finish complete blocks, send publishers elsewhere, and answer when that is done."""
+        """Finish complete blocks, send publishers elsewhere, then answer."""
         await self._admit(context)
         lease_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
         successor = None
@@ -121,7 +120,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("drain", draining, context, caller)
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
-        """Have a drained node take publishers again."""
+        """Make a drained node take publishers again."""
         await self._admit(context)
         return await self._change("resume", self._keeper.resume(request.drain_id), context)
 
@@ -149,13 +148,12 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("activate", activating, context)
 
     async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
-        """Make a drained node the standby of another, or have a standby follow another."""
+        """Make a drained node a standby of another, or make a standby follow another."""
         await self._admit(context)
         followed = await self._other_node(request.followed, "followed", context)
         return await self._change("stand by", self._keeper.stand_by(followed), context)
 
     async def _admit(self, context: _Context) -> None:
-        """Abort a call whose caller is not on the list."""
         caller = caller_of(context)
         if not self._allowed_subjects or not self._allowed_subjects.isdisjoint(caller.subjects):
             return
@@ -165,7 +163,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     async def _other_node(self, text: str, name: str, context: _Context) -> str:
-        """Read the address of another node; refuse one that leads to this node."""
+        """Read the address of another node; refuse this node's own."""
         address = await _address(text, name, context)
         if await self._is_itself(address):
             reason = f"{name}: got {address}, which leads to this node itself, expected another node"
@@ -181,7 +179,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         *,
         is_only_asked: bool = False,
     ) -> control_pb2.NodeState:
-        """Make a change, even if its caller leaves meanwhile, and answer with what the node is then.
+        """Make a change even if its caller leaves meanwhile, and return the node's new state.
 
         Args:
             caller: is told when it is gone.
@@ -225,19 +223,16 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
 
 class _Caller:
-    """The caller that asks for a change."""
-
     def __init__(self) -> None:
         self.is_gone = False
-        """It has cancelled the call, or its deadline is over."""
+        """It cancelled the call, or its deadline is over."""
 
     def waits(self) -> bool:
-        """Return whether it waits for the answer."""
         return not self.is_gone
 
 
 def _note(what: str, changing: asyncio.Future[None]) -> None:
-    """Log a change that failed: its caller may be gone."""
+    """Log a failed change: its caller may be gone."""
     if not changing.cancelled() and (error := changing.exception()) is not None:
         log.warning("not changed", extra=fields(change=what, reason=str(error) or type(error).__name__))
 
@@ -254,4 +249,4 @@ async def _address(text: str, name: str, context: _Context) -> str:
         return str(parse_address(text, port_min=1))
     except AddressError as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}")
-        raise  # abort has raised; this is for the type checker
+        raise  # for the type checker: abort has raised

@@ -1,36 +1,37 @@
-"""A failover: the active node hands over to a standby, step by step, and a step that fails is undone.
+"""A failover: the active node hands over to a standby, step by step; a step that fails is undone.
 
-    read both       the one is active, the other a standby that has no problem; an active one may wait for the
-                    first to have its blocks (`commit.min_standbys`): it is given some time to be ready
-    drain           the active node finishes its blocks and sends publishers elsewhere
-    level           the standby holds the same last block with the same root hash
-    activate        the standby takes publishers; one that was active says that it still is
-    stand by        the node that was active follows the new one
+    read both       source active, target a standby without problems; a target that is also active may have to
+                    wait for the source to have its blocks (`commit.min_standbys`)
+    drain           the source finishes its blocks and sends publishers elsewhere
+    level           the target has the same last block with the same root hash
+    activate        the target takes publishers
+    stand by        the source follows the target
 
-    a step fails                  what is done
-    drain, refused                nothing: perhaps another failover has drained the node
-    before activate               the drained node is resumed: it is active again
-    activate, refused             as above: perhaps another failover has drained the target
-    activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
-                                  else as above. One that died may come back as active: that is said
-    stand by, or late for that    nothing: the load has moved. The failover says what the old node is: one
-                                  that lives asks the new one when its lease ends, and is active again only
-                                  if that does not say that it is active; one that died is a standby then
+    failed step                   the failover
+    drain, refused                does nothing: another failover may have drained the node
+    before activate               resumes the source, which is active again
+    activate, refused             resumes the source: another failover may have drained the target
+    activate, no or late answer   asks the target what it is once its change is over, and goes on if it is
+                                  active; else resumes the source. A target that died may come back as active;
+                                  the failover says so
+    stand by, failed or late      undoes nothing, since the load has moved, and reports what the source is. A
+                                  live source asks its successor when its lease ends, and is active again
+                                  unless that is active; a dead one comes back as a standby
 
-    interrupted                   what is done
-    before activate               the step is given up, and the drained node resumed at once
-    from activate on              the rest is done first; each of its calls has a time limit
+    interrupted                   the failover
+    before activate               abandons the step and resumes the source at once
+    from activate on              finishes; each of its calls has a time limit
 
-Either way the failover says what both nodes are then. Both are standbys if the drained node was restarted in
-the middle: which of them is to be active, an operator decides then, with `force`.
+In each case the failover reports what both nodes are at the end. Both are standbys if the source was
+restarted in the middle; then an operator decides with `force`.
 
-With `force` the failover takes the active node for dead and activates the standby as it is. It refuses that
-while the other node still answers as active, or something else answers in its place. If the dead node comes
-back, it is active as well, since nobody could tell it; the same failover without `force` then makes it a
-standby. Until then both take the same chain's blocks. A standby whose own acknowledgements wait for other
-nodes (`commit.min_standbys`) may have none left: it is active then and not ready, and a step says so.
+With `force` the failover treats the source as dead and activates the target as it is. It refuses while the
+source still answers as active, or something else answers in its place. A dead node that comes back is active
+as well, and both nodes take blocks of the same chain until the same failover without `force` makes it a
+standby. A target whose own acknowledgements need other nodes (`commit.min_standbys`) may have none left: it
+is active and not ready then, and a step says so.
 
-A shell without sockets: it talks to `NodeControl`, so that every loss of an answer can be tried in a test.
+A shell without sockets: it talks to `NodeControl`, so that a test can lose any answer.
 """
 
 from __future__ import annotations
@@ -50,21 +51,22 @@ from sluice.gateway.limits import CONTROL_CALL_SECONDS
 __all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
 
 FAILOVER_LEVEL_SECONDS: Final = 10.0
-"""How long a standby may take to become level while publishers wait; then the failover is undone."""
+"""How long a standby may take to reach the source's last block while publishers wait; then the failover
+undoes itself."""
 
 FAILOVER_LOOK_SECONDS: Final = 2.0
-"""How long a failover that was interrupted waits for each node to say what it is, before it says that."""
+"""How long an interrupted failover waits for each node's final state."""
 
 FAILOVER_READY_SECONDS: Final = 20.0
-"""How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`
-it is so only while the first has its blocks, which that takes every `catchup.stall_seconds` (10) or so."""
+"""How long a failover between two active nodes waits for the target to be ready: with `commit.min_standbys`
+the target is ready only while the source has its blocks, which takes the source about
+`catchup.stall_seconds`."""
 
 FAILOVER_READY_POLL_SECONDS: Final = 0.5
-"""How often it asks meanwhile; a node whose blocks wait for others stays ready for 3 s."""
+"""Time between two questions meanwhile; a node whose blocks wait for others stays ready for 3 s."""
 
 FAILOVER_LEASE_SECONDS: Final = 30.0
-"""How long a drained node waits for the end of the failover before it takes publishers again by itself:
-longer than all steps of a failover together may take."""
+"""The lease of a drained node: longer than all steps of a failover together."""
 
 _Result = TypeVar("_Result")
 
@@ -73,25 +75,22 @@ _INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """The answer of a node at its control address."""
+    """The state of a node, as its control address reports it."""
 
     phase: Phase
     last_number: int | None
-    """Its last block; None for an empty node."""
+    """Its last block; None: it is empty."""
     last_root_hash: bytes
     """That block's root hash, 48 bytes; empty for an empty node."""
     grpc_address: str
-    """Where publishers connect."""
     subscriber_address: str
-    """Where subscribers connect, and nodes that follow it; mostly the same."""
+    """The address for subscribers and following nodes; mostly the same."""
     publisher_count: int = 0
-    """Publishers connected."""
     followed: str = ""
-    """The node that it follows."""
     problems: tuple[str, ...] = ()
-    """Why it is not ready."""
+    """Why it is not ready, in words."""
     instance: str = ""
-    """Another one for every process; empty where the node does not tell."""
+    """The name of its process; empty where the node does not tell."""
 
     @property
     def last_text(self) -> str:
@@ -104,22 +103,22 @@ class NodeControl(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it was called, for messages."""
+        """Its address, for messages."""
 
     async def state(self) -> NodeStatus:
-        """Ask what it is."""
+        """Return its state."""
 
     async def drain(self, lease_seconds: float, successor: str, drain_id: str) -> NodeStatus:
-        """Have it finish its blocks and send publishers elsewhere."""
+        """Make it finish its blocks and send publishers elsewhere."""
 
     async def resume(self, drain_id: str) -> NodeStatus:
-        """Have it take publishers again; it refuses where another drain has come."""
+        """Make it take publishers again; it refuses after another drain."""
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
-        """Wait until it holds a block."""
+        """Wait until it has a block."""
 
     async def activate(self, timeout_seconds: float) -> NodeStatus:
-        """Make it active in this time, or leave it a standby."""
+        """Make it active within this time, or leave it a standby."""
 
     async def stand_by(self, followed: str) -> NodeStatus:
         """Make it a standby."""
@@ -127,17 +126,15 @@ class NodeControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FailoverStep:
-    """A step that is done."""
+    """A finished step."""
 
     name: str
     detail: str
-    """Its result."""
     seconds: float
-    """How long it took."""
 
 
 class Failover:
-    """One failover from a node to another.
+    """One failover between two nodes.
 
     Args:
         source: the node that is active, or was.
@@ -161,37 +158,36 @@ class Failover:
         self._sleep = sleep
         self._level_seconds = level_seconds
         self.is_interrupted = False
-        """`interrupt` was called."""
         self._stoppable: asyncio.Future[Any] | None = None
-        """The work that an interruption ends at once."""
+        """The work that an interruption cancels."""
         self._drain_asked_at: float | None = None
-        """When the source was asked to drain, by `clock`; its lease begins later. None: not, or refused."""
+        """When the source was asked to drain, by `clock`; its lease begins later. None: not asked, or
+        refused."""
         self._drain_id = secrets.token_hex(8)
-        """The name of this failover's drain: it undoes no other."""
+        """The name of this failover's drain; its resume ends no other."""
         self._step_name = ""
-        """The step that was begun last."""
         self._grpc_addresses: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Hand over as planned.
 
         Raises:
-            FailoverFailed: it was not possible; it says which node is active now.
-            FailoverInterrupted: it was interrupted; it says what both nodes are now.
+            FailoverFailed: it was not possible; the error says which node is active now.
+            FailoverInterrupted: it was interrupted; the error says what both nodes are now.
         """
         await self._to_an_end(self._hand_over())
 
     async def force(self) -> None:
-        """Activate the standby because the active node is dead.
+        """Activate the target because the source is dead.
 
         Raises:
-            FailoverFailed: the other node answers and is no standby, or the standby cannot be activated.
-            FailoverInterrupted: it was interrupted; it says what both nodes are now.
+            FailoverFailed: the source answers and is no standby, or the target cannot be activated.
+            FailoverInterrupted: it was interrupted; the error says what both nodes are now.
         """
         await self._to_an_end(self._take_over())
 
     def interrupt(self) -> str:
-        """End as soon as that leaves one active node; return in words what is done for that."""
+        """End as soon as one node is active; return in words what remains to be done."""
         self.is_interrupted = True
         if self._stoppable is None:
             return "finishing what has to follow"
@@ -199,7 +195,7 @@ class Failover:
         return "undoing what was done" if self._drain_asked_at is not None else "nothing has changed yet"
 
     def ended_at_once(self) -> FailoverInterrupted:
-        """Return the error of a failover that was cancelled."""
+        """Return the error of a cancelled failover."""
         addresses = " ".join(self._grpc_addresses) or "HOST:PORT HOST:PORT"
         return FailoverInterrupted(
             f"{_INTERRUPTED} twice and ended at once, in the step: {self._step_name}",
@@ -211,7 +207,7 @@ class Failover:
     # --- ways to the end -----------------------------------------------------------------------------------
 
     async def _to_an_end(self, work: Awaitable[None]) -> None:
-        """Do the work; if it was interrupted, raise what the nodes are at its end."""
+        """Do the work; if it was interrupted, raise an error with the final state of both nodes."""
         reason, outcome, is_done = _INTERRUPTED, "the failover is done", True
         try:
             await work
@@ -228,10 +224,10 @@ class Failover:
             raise FailoverInterrupted(reason, f"{outcome} ({states})", is_done=is_done)
 
     async def _interruptible(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do work that an interruption ends at once.
+        """Do work that an interruption cancels.
 
         Raises:
-            FailoverFailed: it was interrupted, or a step failed; what was done is undone.
+            FailoverFailed: it was interrupted, or a step failed; the failover is undone.
         """
         self._stoppable = working = asyncio.ensure_future(work)
         try:
@@ -242,7 +238,7 @@ class Failover:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # all is ended, not this alone
+                raise  # the whole failover is cancelled
         finally:
             self._stoppable = None
         if self.is_interrupted:
@@ -252,7 +248,6 @@ class Failover:
         return result
 
     async def _phase(self, node: NodeControl) -> Phase | None:
-        """Ask a node for its phase; None: it does not answer soon."""
         try:
             async with asyncio.timeout(FAILOVER_LOOK_SECONDS):
                 return (await node.state()).phase
@@ -260,26 +255,24 @@ class Failover:
             return None
 
     async def _phase_text(self, node: NodeControl) -> str:
-        """Return the phase of a node in words."""
         return _phase_text(node, await self._phase(node))
 
     async def _source_text(self, note: str = "") -> str:
-        """Return the phase of a source that is not resumed, and what to do, else `note`."""
         source, target = await asyncio.gather(self._phase(self._source), self._phase(self._target))
         return _phase_text(self._source, source) + (self._advice(source, target) or note)
 
     async def _hand_over(self) -> None:
-        """Do a planned failover."""
         target = await self._interruptible(self._prepare())
         if target is None:
-            return  # done before
-        # Also if the target was active: it may have died since, or be drained by a failover the other way.
+            return  # the failover was done before
+        # Also for a target that was active: it may have died since, or a failover the other way may have
+        # drained it.
         await self._refuse_if_late()
         await self._activate()
         await self._retire(target.subscriber_address)
 
     async def _prepare(self) -> NodeStatus | None:
-        """Do all that goes before the activation; return the target's status. None: nothing is to be done."""
+        """Do all steps before the activation, and return the target's status; None: nothing to do."""
         source, target = await self._step("read both nodes", self._read(), _both_text)
         self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
@@ -301,7 +294,6 @@ class Failover:
         return target
 
     async def _take_over(self) -> None:
-        """Do a failover by force."""
         await self._interruptible(self._refuse_force())
         try:
             target = await self._step(
@@ -311,14 +303,13 @@ class Failover:
             )
         except NodeCallFailed as error:
             raise FailoverFailed(f"{self._target.address} cannot be activated: {error.reason}", "") from error
-        if target.problems:  # it is active, and may not take blocks before it has a standby of its own
+        if target.problems:  # it is active, but takes no blocks before it has a standby of its own
             name = f"{self._target.address} is active and NOT READY"
             self._report(FailoverStep(name, "; ".join(target.problems), 0.0))
 
     # --- steps ---------------------------------------------------------------------------------------------
 
     async def _refuse_force(self) -> None:
-        """Refuse force if the other node answers."""
         self._step_name = "ask whether the other node is dead"
         try:
             source = await self._source.state()
@@ -353,7 +344,7 @@ class Failover:
             raise FailoverFailed(str(error), "nothing has changed") from error
 
     async def _await_ready(self, target: NodeStatus) -> NodeStatus:
-        """Wait for a target that is active as well: its blocks may wait for the source to have them."""
+        """Wait for a target that is also active: its blocks may wait for the source to have them."""
         deadline = self._clock() + FAILOVER_READY_SECONDS
         while target.problems and self._clock() < deadline:
             await self._sleep(FAILOVER_READY_POLL_SECONDS)
@@ -361,13 +352,12 @@ class Failover:
         return target
 
     def _refuse_one_node(self, source: NodeStatus, target: NodeStatus) -> None:
-        """Refuse a failover from a node to itself, under whatever name."""
         if source.instance and source.instance == target.instance:
             both = f"{self._source.address} and {self._target.address}"
             raise FailoverFailed(f"{both} are the same node", "nothing has changed")
 
     def _check(self, source: NodeStatus, target: NodeStatus) -> None:
-        """Refuse what cannot end well, before anything changes."""
+        """Refuse a hopeless failover before anything changes."""
         wrong = advice = ""
         if source.phase is not Phase.ACTIVE:
             wrong = f"{self._source.address} is {source.phase.value}, expected active"
@@ -395,7 +385,7 @@ class Failover:
         )
 
     async def _drain(self, successor: str) -> NodeStatus:
-        """Drain the source; if it refuses, it is not resumed, since another failover may have drained it."""
+        """Drain the source. If it refuses, do not resume it: another failover may have drained it."""
         self._drain_asked_at = self._clock()
         try:
             return await self._step(
@@ -415,7 +405,7 @@ class Failover:
             raise FailoverFailed(lateness, await self._source_text())
 
     def _lateness(self) -> str | None:
-        """Return in words that the lease of the drained node is over; None: it is not."""
+        """Return in words that the source's lease is over; None: it is not."""
         seconds = self._seconds_since_drain()
         if seconds < FAILOVER_LEASE_SECONDS:
             return None
@@ -425,7 +415,7 @@ class Failover:
         return 0.0 if self._drain_asked_at is None else self._clock() - self._drain_asked_at
 
     async def _activate(self) -> None:
-        # Not beyond the source's lease: after that, it is active again if the target is not.
+        # Within the source's lease: after it, the source is active again unless the target is active.
         seconds = min(CONTROL_CALL_SECONDS, FAILOVER_LEASE_SECONDS - self._seconds_since_drain())
         try:
             await self._step(
@@ -434,19 +424,19 @@ class Failover:
                 lambda state: state.last_text,
             )
         except NodeCallFailed as error:
-            if error.is_refused:  # another failover has drained it, and has yet to end: it is not to resume
+            if error.is_refused:  # another failover has drained it and not ended: it must not resume
                 await self._undo(str(error), error)
-            # Perhaps only the answer was lost, or is late: then the load moves, and undoing would make two
-            # active nodes. A node makes one change at a time, so it answers a resume after the activation.
-            # The resume changes nothing: an active node is active, any other that this failover did not drain
-            # refuses it.
+            # Only the answer may be lost or late: the load moves then, and undoing would make two active
+            # nodes. A node makes one change at a time, so it answers a resume after the activation. The
+            # resume changes nothing: an active node stays active, and any other node that this failover did
+            # not drain refuses it.
             with suppress(NodeCallFailed):
                 await self._target.resume(self._drain_id)
             note = ""
             try:
                 if (await self._target.state()).phase is Phase.ACTIVE:
                     return
-            except NodeCallFailed:  # it remembers what it has become, and nobody can tell it of the undoing
+            except NodeCallFailed:  # it remembers its new role, and nobody can tell it of the undoing
                 note = (
                     f", and {self._target.address} may be, too, when it comes back: see with sluice status "
                     f"{' '.join(self._grpc_addresses)}, and run a failover to the one that is ahead"
@@ -455,7 +445,7 @@ class Failover:
 
     async def _retire(self, followed: str) -> None:
         name = f"{self._source.address} stands by"
-        if (lateness := self._lateness()) is not None:  # perhaps it is drained for another failover by now
+        if (lateness := self._lateness()) is not None:  # another failover may have drained it by now
             await self._see_retired(name, followed, lateness)
             return
         try:
@@ -464,7 +454,7 @@ class Failover:
             await self._see_retired(name, followed, str(error))
 
     async def _see_retired(self, name: str, followed: str, reason: str) -> None:
-        """Look at a source that was not told to stand by, or has not answered to that.
+        """Look at a source that was not told to stand by, or did not answer.
 
         Raises:
             FailoverFailed: it is no standby; `reason` says why.
@@ -493,12 +483,12 @@ class Failover:
         self._report(FailoverStep(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
-        """Make the drained node active again; `note` follows the words that say so.
+        """Make the drained source active again; `note` follows the words that say so.
 
         Raises:
             FailoverFailed: always; it says how far the undoing went.
         """
-        if (lateness := self._lateness()) is not None:  # it is active by itself, or drained for another
+        if (lateness := self._lateness()) is not None:  # active by itself, or drained by another failover
             raise FailoverFailed(f"{reason}; {lateness}", await self._source_text(note)) from error
         try:
             await self._step(

@@ -1,16 +1,16 @@
-"""The healer: makes a damaged page of the stream file anew from the blocks of a peer.
+"""The healer: rebuilds a damaged page of the stream file from the blocks of a peer.
 
-    a page is bad ──► look at it again: perhaps the disk has it after all
-                  ──► each peer in turn: subscribeBlockStream of the blocks on the page ──► PageBuilder
-                      ──► PageSums.heal: it must fit the page's CRC32C; then it is written past the page
-                          cache, read back, and served again
+    bad page ──► read it again: perhaps the disk returns it after all
+             ──► each peer in turn: subscribeBlockStream of the blocks on the page ──► PageBuilder
+                 ──► PageSums.heal: if it matches the page's CRC32C, write it past the page cache, read it
+                     back, and serve it again
 
-The entries of a page follow from its blocks, so the page is the same bytes on every node. The checksum
-decides, and not the peer. If a page has none (it was never proven, and its entries are broken), each block
-must have the root hash that the block after it names, or that the chain here has, and the first must name
-that of the block before it; proofs, which no root hash covers, are then the peer's. A peer whose blocks have
-other proofs than ours had makes another page, which does not fit the checksum; another peer may have the
-page, or a backup.
+The entries of a page follow from its blocks, so the page has the same bytes on every node. The checksum
+decides, not the peer. If the page has no checksum (it was never proven, and its entries are broken), each
+block must have the root hash that the next block or this node's chain names, and the first block must name
+the root hash of the block before it. Root hashes do not cover proofs, so the proofs are then the peer's. A
+peer whose blocks have other proofs than ours builds a page that does not match the checksum; another peer or
+a backup may have the right one.
 
 A shell: gRPC, threads, the clock.
 """
@@ -31,6 +31,7 @@ from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from sluice.gateway.backoff import backoff
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.errors import GatewayError, InvalidInput
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
@@ -43,14 +44,8 @@ __all__ = ["Healer"]
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS: Final = 5.0
-"""The backoff after all peers were asked in vain; doubled each further time."""
-PAUSE_SECONDS_MAX: Final = 600.0
-"""The longest backoff: a peer that was away is found within ten minutes."""
-ATTEMPT_SECONDS_MAX: Final = 600.0
-"""The longest attempt with one peer, which may send a little again and again: a page has few blocks."""
 SHOWN_PAGES_MAX: Final = 3
-"""Bad pages that the finding names; further ones are counted."""
+"""Bad pages that the finding names; it counts further ones."""
 
 
 class Healer:
@@ -58,12 +53,13 @@ class Healer:
 
     Args:
         store: has the pages.
-        blocks: knows the blocks of its pages.
-        peers: are asked for them.
-        metrics: is told of everything.
-        message_bytes_max: the longest message of a peer that is received.
-        stall_seconds: a peer that sends nothing for so long is left.
+        blocks: finds the blocks on a page.
+        peers: the nodes to ask.
+        metrics: counts healed pages.
+        message_bytes_max: the longest message to receive from a peer.
+        stall_seconds: how long a peer may be silent.
         tls: for connections to peers.
+        limits: those of healing.
     """
 
     def __init__(
@@ -76,6 +72,7 @@ class Healer:
         message_bytes_max: int,
         stall_seconds: float,
         tls: ClientTls | None = None,
+        limits: ClusterLimits = CLUSTER_LIMITS,
     ) -> None:
         self._store = store
         self._sums = store.streamer.sums
@@ -88,10 +85,11 @@ class Healer:
         )
         self._stall_seconds = stall_seconds
         self._tls = tls
+        self._limits = limits
         self._changed = asyncio.Event()
         self._on_page: dict[int, BlocksOfPage | None] = {}
         self._reasons: dict[int, str] = {}
-        """Why a page is not healed yet."""
+        """Page number to why it is not healed yet."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -102,11 +100,11 @@ class Healer:
         metrics.bad_pages.set_function(lambda: len(self._sums.bad))
 
     def close(self) -> None:
-        """Let go of the stream."""
+        """Stop listening to the stream."""
         self._sums.on_change = lambda: None
 
     def words(self) -> tuple[str, ...]:
-        """Return the bad pages in words: file, page, entries, blocks, and why they are not healed."""
+        """Return a line for each bad page: file, page, entries, blocks, and why it is not healed."""
         bad = sorted(self._sums.bad.items())
         words = [
             f"{one.error(self._store.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
@@ -122,7 +120,7 @@ class Healer:
         return "" if blocks is None else f" (blocks {blocks.first} to {blocks.last})"
 
     async def run(self) -> None:
-        """Heal pages that are bad, and those that become bad, until cancelled."""
+        """Heal present and future bad pages, until cancelled."""
         failures_count = 0
         while True:
             self._changed.clear()
@@ -132,14 +130,14 @@ class Healer:
                 failures_count = 0
                 await self._changed.wait()
                 continue
+            least, most = self._limits.heal_pause_seconds, self._limits.heal_pause_seconds_max
             try:
-                async with asyncio.timeout(backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX, failures_count)):
+                async with asyncio.timeout(backoff(least, most, failures_count)):
                     await self._changed.wait()
             except TimeoutError:
                 failures_count += 1
 
     async def _heal(self, page_number: int) -> None:
-        """Try every peer for a page once."""
         if await asyncio.to_thread(self._sums.recheck, page_number):
             log.warning("page can be read again", extra=fields(page=page_number))
             return
@@ -153,7 +151,7 @@ class Healer:
         reasons = []
         for peer in self._peers:
             try:
-                async with asyncio.timeout(ATTEMPT_SECONDS_MAX):
+                async with asyncio.timeout(self._limits.heal_attempt_seconds_max):
                     await relayed_if_refused(peer, partial(self._heal_from, peer, page_number, blocks))
             except aio.AioRpcError as error:
                 reasons.append(f"{peer}: {error.code().name}: {error.details()}")
@@ -173,22 +171,22 @@ class Healer:
         self._note(page_number, f"and is not healed: {why}")
 
     def _note(self, page_number: int, reason: str) -> None:
-        """Remember why a page is not healed, and log it if that is news."""
+        """Remember why a page is not healed; log a new reason."""
         if self._reasons.get(page_number) != reason:
             log.error("page is not healed", extra=fields(page=page_number, reason=reason))
         self._reasons[page_number] = reason
 
     async def _heal_from(self, peer: str, page_number: int, blocks: BlocksOfPage) -> None:
-        """Make the page from a peer's blocks and write it.
+        """Rebuild the page from a peer's blocks and write it.
 
         Raises:
-            PageDamaged: they make another page.
-            grpc.aio.AioRpcError, GatewayError, TimeoutError: the peer does not bring them.
+            PageDamaged: the blocks make another page.
+            grpc.aio.AioRpcError, GatewayError, TimeoutError: the peer does not send them.
             DatastreamError, OSError: the stream cannot be read or written.
         """
         builder = PageBuilder(page_number, blocks.origin)
         has_sum = self._sums.has_sum(page_number)
-        # One block more: it names the root hash of the last one.
+        # The block after the page names the root hash of the last one.
         end = min(blocks.last + 1, self._store.last_number or 0)
         previous = await self._root_at(blocks.first - 1) if blocks.first else None
         held: Block | None = None
@@ -202,7 +200,7 @@ class Healer:
         await asyncio.to_thread(self._sums.heal, page_number, builder.page())
 
     async def _root_at(self, number: int) -> bytes | None:
-        """Return the root hash that the chain here has for a block; None: its end cannot be read."""
+        """Return the root hash of a block in this chain; None: it cannot be read."""
         if number == self._store.last_number:
             return self._store.chain.last_root_hash
         try:
@@ -211,11 +209,10 @@ class Healer:
             return None
 
     async def _fetch(self, peer: str, first: int, last: int) -> AsyncIterator[Block]:
-        """Subscribe to blocks of a peer, and yield all of them.
+        """Yield all blocks of a range from a peer.
 
         Raises:
-            InvalidInput: it does not bring them.
-            grpc.aio.AioRpcError, TimeoutError: the same.
+            InvalidInput, grpc.aio.AioRpcError, TimeoutError: the peer does not send them.
         """
         channel = open_channel(peer, self._tls, self._options)
         try:
@@ -243,7 +240,7 @@ class Healer:
 def _add(
     builder: PageBuilder, block: Block, following: Block, previous: bytes | None, has_sum: bool
 ) -> bytes:
-    """Serialize a block whose root hash the next one names; return that."""
+    """Serialize a block whose root hash the next block names; return that hash."""
     _, summary = root_of(following.number, following.items, None)
     return _add_last(builder, block, summary.previous_root_hash, previous, has_sum)
 
@@ -254,7 +251,7 @@ def _add_last(
     """Serialize a block, and return its root hash.
 
     Raises:
-        LayoutError: it is not the block that the chain here has.
+        LayoutError: it is not this chain's block.
     """
     root_hash, summary = root_of(block.number, block.items, known)
     if not has_sum and known is None:

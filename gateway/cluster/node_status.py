@@ -1,10 +1,11 @@
-"""The status of other nodes: asked over gRPC (`ask_node`), and of several compared in a table (`collect`).
+"""The status of other nodes: `ask_node` asks one over gRPC, `collect` compares several in a table.
 
     node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
 
-Any block node can be asked. Facts that only Sluice tells (`services.node_service`) are blank for others, and
-their root hash is computed from the block, in both layouts if either may be its own.
+Any block node answers. For a node that is not Sluice (`services.node_service`) the columns that only Sluice
+reports stay blank, and `collect` computes the root hash from the block, in both layouts if either is
+possible.
 """
 
 from __future__ import annotations
@@ -43,13 +44,12 @@ class NodeAnswer:
     first: int | None = None
     """Its first block; None: it is empty, or did not answer."""
     last: int | None = None
-    """Its last block."""
     instance: str = ""
-    """The name of its process; empty for what is no Sluice node."""
+    """The name of its process; empty for other block nodes."""
     role: str = ""
-    """Its `gateway.cluster.roles.Phase`; the same."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What a Sluice node says beside the protocol; empty for others."""
+    """Its `gateway.cluster.roles.Phase`; empty for other block nodes."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """A Sluice node's report; empty for other block nodes."""
 
 
 async def ask_node(
@@ -58,45 +58,43 @@ async def ask_node(
     *,
     root_of_block: int | None = None,
 ) -> NodeAnswer:
-    """Ask a node for its status: the one way to do so.
+    """Ask a node for its status.
 
     Args:
-        root_of_block: a block whose root hash is to be among the facts.
+        root_of_block: a block whose root hash the report should contain.
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
         InvalidInput: its answer does not parse.
     """
     asked = "" if root_of_block is None else str(root_of_block)
-    status, facts = await ask_status(stub, asked, timeout_seconds)
+    status, report = await ask_status(stub, asked, timeout_seconds)
     first, last = held_of(status)
-    instance = str(facts.pop(INSTANCE_KEY, ""))
-    return NodeAnswer(first, last, instance, str(facts.get("role", "")), facts)
+    instance = str(report.pop(INSTANCE_KEY, ""))
+    return NodeAnswer(first, last, instance, str(report.get("role", "")), report)
 
 
 @dataclass(slots=True)
 class NodeRow:
-    """One node in the table."""
+    """One row of the table."""
 
     address: str
     first: int | None = None
-    """Its first block; None: it holds none, or did not answer."""
+    """Its first block; None: it has none, or did not answer."""
     last: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    """As in `NodeAnswer`."""
+    report: dict[str, Any] = field(default_factory=dict)
     root_hash: str | None = None
-    """Hex, of the last block that all nodes have."""
+    """Of the last common block, in hex."""
     other_root_hash: str | None = None
-    """The same in the other layout, if it was computed from the block and may be either."""
+    """The same in the other layout, if the root hash was computed and both are possible."""
     error: str | None = None
-    """Why it did not answer."""
     detail: dict[str, Any] | None = None
-    """Its detail (`services.status_detail.as_json`); None: it was not asked, or does not say."""
+    """Its detail (`services.status_detail.as_json`); None: not asked for, or not reported."""
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints for it."""
+        """Return the row's object for `--json`."""
         return {
-            **self.facts,
+            **self.report,
             "node": self.address,
             "first_block": self.first,
             "last_block": self.last,
@@ -108,150 +106,154 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class NodesView:
-    """Several nodes, compared."""
+    """A comparison of several nodes."""
 
-    reports: Sequence[NodeRow]
+    rows: Sequence[NodeRow]
     common: int | None
-    """The last block of every node that answered and has blocks; None: there is none."""
+    """The last block that every answering, non-empty node has; None: there is none."""
 
     @property
     def agree(self) -> bool | None:
-        """Whether the nodes have the same root hash for that block; None: there are not two to compare."""
+        """Whether the nodes have the same root hash for that block; None: fewer than two to compare."""
         hashes = [
-            {report.root_hash, report.other_root_hash or report.root_hash}
-            for report in self.reports
-            if report.root_hash is not None
+            {row.root_hash, row.other_root_hash or row.root_hash}
+            for row in self.rows
+            if row.root_hash is not None
         ]
         return None if len(hashes) < 2 else bool(set.intersection(*hashes))
 
     @property
     def healthy(self) -> bool:
-        """Whether every node answered, and no two differ."""
-        return self.agree is not False and all(report.error is None for report in self.reports)
+        """Whether every node answered and none disagree."""
+        return self.agree is not False and all(row.error is None for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object for `--json`."""
         return {
-            "nodes": [report.as_json() for report in self.reports],
+            "nodes": [row.as_json() for row in self.rows],
             "common_block": self.common,
             "agree": self.agree,
         }
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return the table, and in words what follows from it.
+        """Return the table, then failures and the verdict in words.
 
         Args:
-            width: characters of a line of the terminal; None: there is none.
+            width: the terminal's width in characters; None: no terminal.
         """
         head = ("node", "role", "ready", "first", "last", "root hash", "publishers", "tcp", "subscribers")
-        rows: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
-        highest = max((report.last for report in self.reports if report.last is not None), default=None)
-        rows += [self._row(report, highest) for report in self.reports]
-        lines = table_lines(rows, width)
-        failed = [report for report in self.reports if report.error is not None]
-        lines += [f"{report.address}: {one_line(report.error or '')}" for report in failed]
+        cells: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
+        highest = max((row.last for row in self.rows if row.last is not None), default=None)
+        cells += [self._row(row, highest) for row in self.rows]
+        lines = table_lines(cells, width)
+        failed = [row for row in self.rows if row.error is not None]
+        lines += [f"{row.address}: {one_line(row.error or '')}" for row in failed]
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"
             lines.append(f"the nodes {verdict} on block {self.common}")
-        for report in self.reports:
-            if report.detail is not None:
-                lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
+        for row in self.rows:
+            if row.detail is not None:
+                lines += ["", row.address, *(f"  {line}" for line in detail_lines(row.detail))]
         return lines
 
-    def _row(self, report: NodeRow, highest: int | None) -> tuple[str, ...]:
-        facts = report.facts
-        if report.error is not None:
-            return (report.address, "no answer", *("",) * 10)
-        ready = "yes" if facts.get("ready") is True else "no" if facts.get("ready") is False else ""
-        behind = "" if highest is None or report.last is None else str(highest - report.last)
+    def _row(self, row: NodeRow, highest: int | None) -> tuple[str, ...]:
+        report = row.report
+        if row.error is not None:
+            return (row.address, "no answer", *("",) * 10)
+        ready = "yes" if report.get("ready") is True else "no" if report.get("ready") is False else ""
+        behind = "" if highest is None or row.last is None else str(highest - row.last)
         return (
-            report.address,
-            str(facts.get("role", "")),
+            row.address,
+            str(report.get("role", "")),
             ready,
-            "none" if report.first is None else str(report.first),
-            "none" if report.last is None else str(report.last),
-            (report.root_hash or "")[:_ROOT_CHARACTERS],
-            *(str(facts.get(name, "")) for name in ("publishers", "tcp_clients", "subscribers")),
+            "none" if row.first is None else str(row.first),
+            "none" if row.last is None else str(row.last),
+            (row.root_hash or "")[:_ROOT_CHARACTERS],
+            *(str(report.get(name, "")) for name in ("publishers", "tcp_clients", "subscribers")),
             behind,
-            str(facts.get("missing_blocks", "")),
-            str(facts.get("verification_mode", "")),
+            str(report.get("missing_blocks", "")),
+            str(report.get("verification_mode", "")),
         )
 
 
 async def collect(
-    addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
+    addresses: Sequence[str],
+    tls: ClientTls | None = None,
+    *,
+    detail: bool = False,
+    timeout_seconds: float = PEER_STATUS_SECONDS_MAX,
 ) -> NodesView:
-    """Ask the nodes, all at once; the row of one that does not answer has the reason.
+    """Ask all nodes at once; a failure becomes the row's `error`.
 
     Args:
         addresses: of the nodes.
         tls: for the connections; None: without TLS.
         detail: ask for the detail as well.
+        timeout_seconds: how long each answer may take.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
-    reports = [NodeRow(address) for address in addresses]
-    channels: dict[int, aio.Channel] = {}  # by the row's place: an address may be named twice
+    rows = [NodeRow(address) for address in addresses]
+    channels: dict[int, aio.Channel] = {}  # by index: an address may be named twice
 
     async def ask(place: int) -> None:
         if (failed := channels.pop(place, None)) is not None:
             await failed.close()
         channels[place] = open_channel(addresses[place], tls, _OPTIONS)
-        await _ask(reports[place], channels[place], detail=detail)
+        await _ask(rows[place], channels[place], timeout_seconds, detail=detail)
 
     try:
-        await asyncio.gather(*(_reached(report, partial(ask, place)) for place, report in enumerate(reports)))
-        lasts = [report.last for report in reports if report.last is not None]
+        await asyncio.gather(*(_reached(row, partial(ask, place)) for place, row in enumerate(rows)))
+        lasts = [row.last for row in rows if row.last is not None]
         common = min(lasts, default=None)
-        firsts = [report.first for report in reports if report.first is not None]
+        firsts = [row.first for row in rows if row.first is not None]
         if common is None or max(firsts) > common:
-            return NodesView(reports, None)
-        held = [place for place, report in enumerate(reports) if report.last is not None]
-        await asyncio.gather(*(_ask_root(reports[place], channels[place], common) for place in held))
-        return NodesView(reports, common)
+            return NodesView(rows, None)
+        held = [place for place, row in enumerate(rows) if row.last is not None]
+        await asyncio.gather(
+            *(_ask_root(rows[place], channels[place], common, timeout_seconds) for place in held)
+        )
+        return NodesView(rows, common)
     finally:
         for channel in channels.values():
             await channel.close()
 
 
-async def _reached(report: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
-    """Ask one node, or note why it does not answer."""
+async def _reached(row: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
     try:
-        await relayed_if_refused(report.address, ask)
+        await relayed_if_refused(row.address, ask)
     except (aio.AioRpcError, InvalidInput, TlsError) as error:
-        report.error = _reason(error)
+        row.error = _reason(error)
 
 
-async def _ask(report: NodeRow, channel: aio.Channel, *, detail: bool) -> None:
-    """Ask one node for its status."""
-    answer = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), PEER_STATUS_SECONDS_MAX)
-    report.first, report.last, report.facts = answer.first, answer.last, answer.facts
+async def _ask(row: NodeRow, channel: aio.Channel, timeout_seconds: float, *, detail: bool) -> None:
+    answer = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), timeout_seconds)
+    row.first, row.last, row.report = answer.first, answer.last, answer.report
     if detail:
-        await _ask_detail(report, channel)
+        await _ask_detail(row, channel, timeout_seconds)
 
 
-async def _ask_detail(report: NodeRow, channel: aio.Channel) -> None:
-    """Ask one node that has answered for its detail; no answer is no error."""
+async def _ask_detail(row: NodeRow, channel: aio.Channel, timeout_seconds: float) -> None:
+    """Ask an answering node for its detail; older nodes have none."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
-        node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
+        node_pb2.ServerStatusRequest(), timeout=timeout_seconds
     )
-    with suppress(aio.AioRpcError):  # a node of an older version
+    with suppress(aio.AioRpcError):
         answer: node_pb2.ServerStatusDetailResponse | None = await call
-        report.detail = None if answer is None else detail_as_json(answer)
+        row.detail = None if answer is None else detail_as_json(answer)
 
 
-async def _ask_root(report: NodeRow, channel: aio.Channel, number: int) -> None:
-    """Ask one node for the root hash of a block, or compute it from the block."""
+async def _ask_root(row: NodeRow, channel: aio.Channel, number: int, timeout_seconds: float) -> None:
     try:
-        if report.facts:
+        if row.report:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            answer = await ask_node(stub, PEER_STATUS_SECONDS_MAX, root_of_block=number)
-            report.facts = answer.facts or report.facts
-            report.root_hash = report.facts.pop("root_hash", None)
+            answer = await ask_node(stub, timeout_seconds, root_of_block=number)
+            row.report = answer.report or row.report
+            row.root_hash = row.report.pop("root_hash", None)
             return
         call: Any = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
-            node_pb2.BlockRequest(block_number=number), timeout=PEER_STATUS_SECONDS_MAX
+            node_pb2.BlockRequest(block_number=number), timeout=timeout_seconds
         )
         response: node_pb2.BlockResponse | None = await call
         if response is None:  # what gRPC gives for bytes that do not parse
@@ -259,15 +261,15 @@ async def _ask_root(report: NodeRow, channel: aio.Channel, number: int) -> None:
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
         summary = hasher.finish()
-        report.root_hash = summary.root_hash.hex()
+        row.root_hash = summary.root_hash.hex()
         if summary.root_hash_other_layout is not None:
-            report.other_root_hash = summary.root_hash_other_layout.hex()
+            row.other_root_hash = summary.root_hash_other_layout.hex()
     except aio.AioRpcError as error:
-        report.error = _reason(error)
+        row.error = _reason(error)
     except BlockRefused as refused:
-        report.error = f"block {number}: {refused}"
+        row.error = f"block {number}: {refused}"
     except InvalidInput as error:
-        report.error = _reason(error)
+        row.error = _reason(error)
 
 
 def _reason(error: aio.AioRpcError | InvalidInput | TlsError) -> str:

@@ -1,13 +1,13 @@
-"""The follower of peers: subscribes to another node, and takes its blocks as if they were published.
+"""The follower of peers: subscribes to another node and offers its blocks to the publish race.
 
-A shell around `cluster.catch_up`. The blocks of a peer go through the publish race like a publisher's: they
-are verified and committed in the same way, and races with live publishers come out right.
+A shell around `cluster.catch_up`. Blocks of a peer go through the race like a publisher's: the node verifies
+and commits them in the same way, and the race settles who is faster.
 
     serverStatus ──► told ──► subscribeBlockStream ──► SubscriptionOrder ──► Conductor.offer ──► the race
                                                                                   │
-                              ended(outcome) ◄── what the race answers ◄──────────┘
+                              ended(outcome) ◄── the race's answer ◄──────────────┘
 
-    catch_up(addresses)    take the blocks by which publishers are ahead, whenever they are
+    catch_up(addresses)    fetch the blocks by which publishers are ahead, whenever they are
     follow(addresses)      follow a peer for ever
     stop()                 do neither; on return no block of a peer is in flight
 
@@ -25,14 +25,11 @@ from grpc import aio
 
 from sluice.gateway.api import node_pb2_grpc
 from sluice.gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
 from sluice.gateway.cluster.peer_stream import PeerStream
 from sluice.gateway.errors import GatewayError, InvalidInput
-from sluice.gateway.limits import (
-    KEEPALIVE_PEER_SECONDS,
-    PEER_POLL_SECONDS,
-    PEER_STATUS_SECONDS_MAX,
-)
+from sluice.gateway.limits import KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor
@@ -49,19 +46,11 @@ __all__ = ["PeerFollower"]
 
 log = logging.getLogger(__name__)
 
-PEER_BLOCK_STALLS: Final = 3.0
-"""How many times `catchup.stall_seconds` one block of a peer is waited for before the node looks whether
-another peer has it; twice that with each attempt in vain."""
-
 PEER_BLOCK_DOUBLINGS_MAX: Final = 8
-"""So often at most: two hours then, at 10 s."""
+"""How often the time for one block doubles at most: two hours then, with `catchup.stall_seconds` = 10."""
 
 FOLLOW_SETTLE_SECONDS: Final = 0.005
-"""Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
-
-PEER_PACE_SHARE_MIN: Final = 0.5
-"""A peer that has further blocks and brings less than this share of the network's pace is left for another
-one: the node would never come to the end of the chain. Half: a live peer is as fast as the network."""
+"""Time between two checks whether a peer's last blocks are committed, when the node stops following."""
 
 _QUIET = frozenset(
     {
@@ -75,17 +64,18 @@ _QUIET = frozenset(
 
 
 class PeerFollower:
-    """The follower of one node. It does nothing until it is told to.
+    """The follower of one node; it is idle until `catch_up` or `follow`.
 
     Args:
         conductor: takes the blocks.
-        metrics: is told of everything.
+        metrics: of the node.
         rules: of the attempts.
-        stall_seconds: a peer that has more and sends nothing for this long is left.
+        stall_seconds: how long a peer that has more blocks may be silent.
         block_time_seconds: the network's time between blocks.
-        message_bytes_max: the longest message of a peer that is received.
+        message_bytes_max: the longest message to receive from a peer.
         tls: for connections to peers.
         instance: the name of this process; a peer of the same name is this node.
+        limits: of following.
     """
 
     def __init__(
@@ -99,14 +89,15 @@ class PeerFollower:
         message_bytes_max: int,
         tls: ClientTls | None = None,
         instance: str = "",
+        limits: ClusterLimits = CLUSTER_LIMITS,
     ) -> None:
         self.followed: str | None = None
-        """The peer in use."""
         self._conductor = conductor
         self._metrics = metrics
         self._rules = rules
         self._stall_seconds = stall_seconds
-        self._pace_min = PEER_PACE_SHARE_MIN / block_time_seconds
+        self._limits = limits
+        self._pace_min = limits.peer_pace_share_min / block_time_seconds
         self._message_bytes_max = message_bytes_max
         self._tls = tls
         self._instance = instance
@@ -118,15 +109,14 @@ class PeerFollower:
         self._said_of_node: tuple[str, int] | None = None
         """The last logged reason why this node could not take blocks, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
-        """The target that was given up last, and the block that was needed then."""
+        """The last target given up, and the block that the node needed then."""
         self._said_implausible = False
-        """The last block that a publisher told of was implausibly far ahead."""
+        """The last reported target was implausibly far ahead."""
         self._failure: str | None = None
-        """Why the loop has ended; that would be our bug."""
+        """The internal error that ended the loop."""
         self._stream: PeerStream | None = None
-        """The subscription to the peer in use."""
         self._offered_next = 0
-        """One above the last block that peers have sent whole."""
+        """One above the last complete block from peers."""
         conductor.on_catch_up_target(self._on_target)
         metrics.catch_up_distance_blocks.set_function(lambda: self.distance or 0)
         metrics.catch_up_stalled.set_function(lambda: int(self.problem is not None))
@@ -143,20 +133,20 @@ class PeerFollower:
         self._start(CatchUp(addresses, self._rules, live=True))
 
     async def stop(self) -> None:
-        """Stop; return when no block of a peer is in flight. A second call only waits as long."""
+        """Stop, and return when no block of a peer is in flight. A second call only waits."""
         task, self._task, self._machine = self._task, None, None
         if task is not None:
             task.cancel()
             self._stopping = asyncio.ensure_future(self._end(task))
         if self._stopping is not None:
-            await asyncio.shield(self._stopping)  # a caller that gives up does not end it for the others
+            await asyncio.shield(self._stopping)  # a caller that gives up does not end it for others
 
     async def _end(self, task: asyncio.Task[None]) -> None:
         await asyncio.wait({task})
         await self._settle()
 
     async def _settle(self) -> None:
-        """Wait until the complete blocks of a peer are on disk, or cannot be."""
+        """Wait until a peer's complete blocks are on disk, or cannot be."""
         conductor = self._conductor
 
         def is_under_way() -> bool:
@@ -171,19 +161,19 @@ class PeerFollower:
 
     @property
     def distance(self) -> int | None:
-        """How many blocks the node knows of and does not have; None: it follows nobody."""
+        """How many known blocks the node lacks; None: it follows nobody."""
         machine = self._machine
         return None if machine is None else machine.distance(self._conductor.next_to_store)
 
     @property
     def given_up_target(self) -> int | None:
-        """The target that was given up while the node needed the block that it still needs; None: none."""
+        """The target given up while the node needed the block that it still needs."""
         target, needed = self._given_up
         return target if needed == self._conductor.next_to_store else None
 
     @property
     def problem(self) -> str | None:
-        """Why the node does not come closer, in words; None: it does."""
+        """Why the node makes no progress, in words; None: it does."""
         machine = self._machine
         if self._failure is not None or machine is None:
             return self._failure
@@ -205,7 +195,6 @@ class PeerFollower:
         self._task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Tell of an error in our own code, which ends the loop."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("following peers stopped on an internal error", exc_info=error)
             self._failure = "following peers stopped on an internal error, see the log"
@@ -221,7 +210,7 @@ class PeerFollower:
             machine.aim(told_number)
             self._said_implausible = False
             return
-        self._conductor.arbiter.forget_catch_up_target()  # or it would not tell of lower ones
+        self._conductor.arbiter.forget_catch_up_target()  # or the arbiter would not report lower ones
         level = logging.DEBUG if self._said_implausible else logging.WARNING
         self._said_implausible = True
         log.log(
@@ -231,7 +220,6 @@ class PeerFollower:
         )
 
     async def _run(self, machine: CatchUp) -> None:
-        """Try peers as the machine says, until cancelled."""
         conductor = self._conductor
         catching_up = False
         while True:
@@ -266,7 +254,7 @@ class PeerFollower:
                 pass
 
     def _note_given_up(self, machine: CatchUp) -> None:
-        """Log that a target was given up, and have the arbiter tell of the next one, whatever it is."""
+        """Log a target that was given up, and let the arbiter report the next one."""
         target = machine.take_given_up()
         if target is None:
             return
@@ -280,7 +268,6 @@ class PeerFollower:
         )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
-        """Make one attempt with a peer."""
         conductor = self._conductor
         self.followed = address
         try:
@@ -291,9 +278,9 @@ class PeerFollower:
                 outcome, reason = AttemptOutcome.NODE, f"a block of {address}: {why}"
         except InvalidInput as error:
             outcome, reason = AttemptOutcome.LIED, str(error)
-        except GatewayError as error:  # a certificate that cannot be read
+        except GatewayError as error:  # an unreadable certificate
             outcome, reason = AttemptOutcome.UNREACHABLE, str(error)
-        except Exception as error:  # the edge of a shell: the next attempt may go better
+        except Exception as error:  # the next attempt may go better
             log.exception("an attempt failed", extra=fields(peer=address))
             outcome, reason = AttemptOutcome.NODE, f"{type(error).__name__}: {error}"
         finally:
@@ -301,7 +288,7 @@ class PeerFollower:
         machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
         level = logging.INFO if outcome in _QUIET else logging.WARNING
-        if outcome is AttemptOutcome.NODE:  # every peer has it, for as long as it lasts
+        if outcome is AttemptOutcome.NODE:  # it concerns every peer, for as long as it lasts
             said = reason, conductor.next_to_store
             level = logging.DEBUG if said == self._said_of_node else level
             self._said_of_node = said
@@ -319,7 +306,6 @@ class PeerFollower:
         self._report(machine)
 
     def _report(self, machine: CatchUp) -> None:
-        """Log when the node ceases to get on, and when it gets on again."""
         problem = machine.problem
         if problem is not None and not self._was_problem:
             log.error("catch-up stands still", extra=fields(reason=problem))
@@ -328,7 +314,6 @@ class PeerFollower:
         self._was_problem = problem is not None
 
     async def _attempt(self, machine: CatchUp, address: str) -> tuple[AttemptOutcome, str]:
-        """Ask a peer for its status, and take the blocks that are wanted."""
         conductor = self._conductor
         channel = open_channel(address, self._tls, self._channel_options())
         try:
@@ -349,9 +334,11 @@ class PeerFollower:
                 address,
                 plan,
                 self._stall_seconds,
-                block_seconds=_block_seconds(
-                    self._stall_seconds, machine.stalled_at(address, conductor.next_to_store)
+                block_seconds=block_seconds(
+                    self._stall_seconds * self._limits.peer_block_stalls,
+                    machine.stalled_at(address, conductor.next_to_store),
                 ),
+                poll_seconds=self._limits.peer_poll_seconds,
                 blocks_per_second_min=self._pace_min,
                 ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
             )
@@ -363,7 +350,7 @@ class PeerFollower:
                 )
             finally:
                 self._stream, self._offered_next = None, stream.offered_next
-            await self._settle()  # so that the next attempt begins behind them
+            await self._settle()  # the next attempt begins behind them
             return ending
         finally:
             await channel.close()
@@ -375,14 +362,14 @@ class PeerFollower:
         status: node_pb2_grpc.BlockNodeServiceAsyncStub,
         address: str,
     ) -> None:
-        """Ask the peer again: it may be silent because it has nothing.
+        """Ask the peer for its status again: it may be silent because it has nothing new.
 
-        If it has nothing, does not answer, or is a standby, ask the others as well. They are asked before the
-        peer's timeout is over, or the node would follow a process that hangs for long.
+        If it has nothing new, does not answer, or is a standby, ask the other peers as well. Do so before the
+        request times out, or the node would follow a hung process for long.
         """
         asking = asyncio.ensure_future(ask_node(status, self._status_seconds()))
         try:
-            await asyncio.wait({asking}, timeout=PEER_POLL_SECONDS)
+            await asyncio.wait({asking}, timeout=self._limits.peer_mute_seconds)
             stream.is_mute = not asking.done() or asking.exception() is not None
             if stream.is_mute:
                 await self._look_beside(machine, stream, address)
@@ -396,7 +383,7 @@ class PeerFollower:
             await self._look_beside(machine, stream, address)
 
     async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
-        """Ask the other peers for their status; one that does not answer does not delay the rest."""
+        """Ask all other peers for their status at once; a silent one delays none."""
         conductor = self._conductor
 
         async def look(other: str) -> None:
@@ -416,12 +403,12 @@ class PeerFollower:
         await asyncio.gather(*(look(other) for other in others))
 
     async def _highest_of(self, addresses: Sequence[str]) -> int | None:
-        """Ask peers for their last blocks, and return the highest; None: nobody has one, or answers."""
+        """Return the highest last block of these peers; None: nobody has one, or answers."""
         answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
     async def said_by(self, address: str) -> NodeAnswer:
-        """Ask a node once; an empty answer if it does not answer, or is this node itself."""
+        """Ask a node once; the answer is empty if it does not answer or is this node."""
         try:
             said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:
@@ -430,7 +417,7 @@ class PeerFollower:
         return NodeAnswer() if self._is_own(said) else said
 
     async def is_itself(self, address: str) -> bool:
-        """Return whether an address leads to this node; one that does not answer is another node's."""
+        """Return whether an address leads to this node; one that does not answer does not."""
         try:
             return self._is_own(await self._ask_at(address))
         except (aio.AioRpcError, GatewayError):
@@ -449,7 +436,7 @@ class PeerFollower:
     async def _look_around(self, machine: CatchUp, before: int) -> None:
         """Ask peers whether they have more, if nobody has brought a block since `before` was needed.
 
-        Publishers tell a node what it has missed; nobody tells a node that they have all left.
+        Publishers tell a node what it has missed; when all publishers have left, nobody does.
         """
         if machine.live or self._conductor.next_to_store != before:
             return
@@ -465,14 +452,14 @@ class PeerFollower:
         return [
             ("grpc.max_receive_message_length", self._message_bytes_max),
             *keepalive(KEEPALIVE_PEER_SECONDS, self._stall_seconds),
-            # A connection of its own for each attempt: one that hangs is not to be used again.
+            # A new connection for each attempt: gRPC would reuse one that hangs.
             ("grpc.use_local_subchannel_pool", 1),
         ]
 
 
-def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
-    """Return how long one block of a peer is waited for, if another peer has it.
+def block_seconds(first_seconds: float, stalled_count: int) -> float:
+    """Return how long the node waits for one block of a peer, if another peer has it.
 
-    It doubles with each time that the peer stalled at this block: a large block is to come over a slow line.
+    The time doubles each time the peer stalls at this block, so that a large block arrives over a slow line.
     """
-    return stall_seconds * PEER_BLOCK_STALLS * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)
+    return first_seconds * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)

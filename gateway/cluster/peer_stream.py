@@ -1,12 +1,12 @@
-"""One subscription to a peer, fed into the publish race as a publisher's stream.
+"""One subscription to a peer, fed into the publish race like a publisher's stream.
 
-A shell: `services.subscription_client` checks what the peer may send, the race decides on it. Four tasks run
-side by side, and the first that ends gives the outcome of the attempt:
+A shell: `services.subscription_client` checks the peer's messages, the race decides about its blocks. Four
+tasks run side by side; the first one to end gives the outcome of the attempt:
 
-    read     takes the peer's messages, checks them and offers them to the race
+    read     checks the peer's messages and offers them to the race
     hear     takes the answers of the race
-    watch    looks whether the peer is silent though it has more, or too slow with a block that others have
-    poll     (when followed live) asks the peer for its status, and the other peers as well if it is silent,
+    watch    ends the attempt if the peer is silent though it has more, or slower than another peer could be
+    poll     (when following live) asks the peer for its status, and the other peers as well if it is silent,
              does not answer, or is a standby
 
 Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.2.
@@ -43,8 +43,8 @@ __all__ = ["ENDINGS", "PeerStream"]
 log = logging.getLogger(__name__)
 
 PEER_POLL_FAILURES_MAX: Final = 3
-"""Questions in a row that a peer leaves unanswered before it counts as gone. Its stream may be silent for
-long, and a process that hangs keeps its connections."""
+"""Unanswered status requests in a row after which a peer counts as gone. A hung process keeps its
+connections, and a healthy stream may be silent for long."""
 
 Ending = tuple[AttemptOutcome, str]
 
@@ -57,12 +57,11 @@ ENDINGS: Final[dict[EndStatus, AttemptOutcome]] = {
     EndStatus.BAD_BLOCK_PROOF: AttemptOutcome.LIED,
     EndStatus.PERSISTENCE_FAILED: AttemptOutcome.NODE,
 }
-"""The outcome of an attempt whose stream the race ends."""
 
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
 _ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
-"""The statuses with which a node that works ends a stream that it has begun."""
+"""The statuses with which a healthy node ends a stream that it has begun."""
 
 
 class PeerStream:
@@ -72,11 +71,13 @@ class PeerStream:
         conductor: takes the blocks.
         address: the peer.
         plan: the blocks to subscribe to.
-        stall_seconds: how long the peer may be silent if it has more.
+        stall_seconds: how long a peer that has more may be silent.
         block_seconds: how long the node waits for the messages of one block, if another peer has it.
-        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting,
-            is left after a whole block for one that has them.
-        ask_others: returns the highest last block of other peers that may be tried; None: no other has any.
+        blocks_per_second_min: the slowest pace, measured over `block_seconds` of waiting, at which the node
+            keeps
+            a peer that has further blocks if another peer has them, too.
+        ask_others: returns the highest last block of the other peers; None: no other peer has any.
+        poll_seconds: time between two status requests.
     """
 
     def __init__(
@@ -89,15 +90,14 @@ class PeerStream:
         block_seconds: float = math.inf,
         blocks_per_second_min: float = 0.0,
         ask_others: Callable[[], Awaitable[int | None]] | None = None,
+        poll_seconds: float = PEER_POLL_SECONDS,
     ) -> None:
         self.known_last: int | None = None
-        """The peer's last block, as it said."""
         self.known_elsewhere: int | None = None
-        """The highest last block of other peers, as they said."""
+        """The highest last block that other peers reported."""
         self.known_active: str | None = None
-        """The active peer to follow in the place of this one, which is a standby or mute."""
+        """The active peer to follow instead of this one, which is a standby or mute."""
         self.is_mute = False
-        """It does not answer the request for its status."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -105,48 +105,47 @@ class PeerStream:
         self._block_seconds = block_seconds
         self._pace_min = blocks_per_second_min
         self._ask_others = ask_others
+        self._poll_seconds = poll_seconds
         self._looking = Looking(conductor.slots)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
-        """Since when a message is waited for; None: none is."""
+        """When the node began to wait for the current message; None: it does not wait."""
         self._waited_seconds = 0.0
-        """The time of waiting for the block that is being received, until its last message."""
+        """The time spent waiting for messages of the current block."""
         self._total_waited_seconds = 0.0
-        """The time of waiting for all messages so far."""
         self._owing_since: tuple[float, int] | None = None
-        """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has
-        none, or is judged anew."""
+        """`_total_waited_seconds` and the next block when the current measurement of pace began; None: the
+        peer has no further blocks, or a new measurement begins."""
         self._is_crawling: str | None = None
-        """It brings too few blocks while another peer has them, in words."""
+        """The verdict that the peer is too slow while another peer has its blocks, in words."""
         self._looked_at = asyncio.get_running_loop().time()
-        """When other peers were asked last."""
         self._settled = asyncio.Event()
 
     def looks_beside(self) -> None:
-        """Note that other peers are asked now."""
+        """Note that the node asks other peers now."""
         self.known_active = self.known_elsewhere = None
         self._looked_at = asyncio.get_running_loop().time()
 
     @property
     def is_unlooked(self) -> bool:
-        """Whether no other peer was asked for long: this one may only say that it has nothing more."""
+        """Whether no other peer was asked for long: this peer may hide that it lacks blocks."""
         return asyncio.get_running_loop().time() - self._looked_at >= self._stall_seconds
 
     @property
     def offered_next(self) -> int:
-        """One above the last complete block of the peer."""
+        """One above the peer's last complete block."""
         return self._order.next_number or 0
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
+        """Whether the peer has been silent for a while, with nothing missing."""
         return not self._order.in_block and not self._has(self.known_last) and self._is_silent(1 / 4)
 
     @property
     def slowness(self) -> str | None:
-        """In words, that the block that is being received takes too long; None: it does not.
+        """Why the current block is too slow, in words; None: it is not.
 
-        Only the time of waiting for the peer counts, and not that of the node's own disk.
+        Only time spent waiting for the peer counts, not that of the node's own disk.
         """
         waited_seconds = self._waited_seconds + self._silent_seconds()
         if not self._order.in_block or waited_seconds < self._block_seconds:
@@ -154,11 +153,11 @@ class PeerStream:
         return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
 
     def _silent_seconds(self) -> float:
-        """How long a message has been waited for; 0 while none is."""
+        """How long the node has waited for a message; 0: it does not wait."""
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:
-        """Return whether it has sent nothing for this share of `stall_seconds`."""
+        """Return whether the peer has been silent for this share of `stall_seconds`."""
         return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
@@ -166,11 +165,11 @@ class PeerStream:
         return last is not None and (self._order.next_number or 0) <= last
 
     async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
-        """Take blocks until there is a reason to end, and return it.
+        """Take blocks until the attempt ends, and return its outcome.
 
         Args:
             channel: to the peer.
-            poll: updates `known_last`; None: that is not needed.
+            poll: updates `known_last`; None: not needed.
 
         Raises:
             grpc.aio.AioRpcError: the stream broke.
@@ -196,7 +195,7 @@ class PeerStream:
         reason = "stopped"
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # The race's answer goes before its consequences.
+            # The race's answer precedes its consequences.
             first = next(task for task in (tasks[1], *tasks) if task in done)
             outcome, reason = first.result()
         finally:
@@ -209,23 +208,23 @@ class PeerStream:
         return outcome, reason
 
     async def _read(self, call: Any, outbox: Outbox) -> Ending:
-        """Take the peer's messages up to its status; then wait until its blocks are on disk."""
+        """Read up to the stream's status; then wait until the blocks are on disk."""
         conductor, order, loop = self._conductor, self._order, asyncio.get_running_loop()
         reading = asyncio.ensure_future(call.read())
         try:
             while order.status is None:
                 self._heard_at = loop.time()
                 response = await reading
-                # A header may be long in coming: the block before it was the last one.
+                # A header may take long: the block before it was the last one.
                 silent_seconds = self._silent_seconds()
                 self._waited_seconds = self._waited_seconds + silent_seconds if order.in_block else 0.0
                 self._total_waited_seconds += silent_seconds
                 self._heard_at = None
                 if response is aio.EOF:
                     return AttemptOutcome.BROKE_OFF, "the stream ended without a status"
-                if response is None:  # what gRPC gives for bytes that do not parse
+                if response is None:  # gRPC returns None for bytes that do not parse
                     return AttemptOutcome.LIED, "it sent a message that does not parse"
-                # gRPC receives the next message, in a thread of its own, while this one is hashed.
+                # gRPC receives the next message in its own thread while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)
                 ending = self._left_for_an_active_peer() or self._left_as_crawling()
@@ -238,7 +237,7 @@ class PeerStream:
         if not order.complete:
             return self._closed(order.status), f"it ended the stream with {status_name(order.status)}"
         assert order.next_number is not None
-        self._heard_at = loop.time()  # it may take as long as a silent peer, and no longer
+        self._heard_at = loop.time()  # the disk may take as long as a silent peer, and no longer
         while conductor.next_to_store < order.next_number:
             self._settled.clear()
             await self._settled.wait()
@@ -246,16 +245,15 @@ class PeerStream:
         return AttemptOutcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
 
     def _closed(self, status: int) -> AttemptOutcome:
-        """Return the outcome of a stream that the peer ended before it brought all that was asked for.
+        """Return the outcome of a stream that the peer ended early.
 
-        Every live subscriber of a node hears ERROR when its last publisher leaves with an error, and SUCCESS
-        when the node stops: neither is the peer's fault.
+        A node sends its live subscribers ERROR when its last publisher leaves with an error, and SUCCESS when
+        it stops. Neither is the peer's fault.
         """
         in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
         return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
 
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
-        """Check one message and offer it to the race."""
         conductor, items = self._conductor, response.block_items.block_items
         look: ItemSet | ItemError | None = None
         if len(items) >= SLOT_ITEMS_MIN:
@@ -273,7 +271,7 @@ class PeerStream:
             conductor.perform(arbiter.block_end(outbox.publisher_id, taken, now_ns))
 
     async def _hear(self, outbox: Outbox) -> Ending:
-        """Wait for an answer of the race that ends the attempt."""
+        """Wait until the race answers with an end of the attempt."""
         while responses := await outbox.get():
             for response in responses:
                 ending = self._ending_of(response)
@@ -283,7 +281,6 @@ class PeerStream:
         return AttemptOutcome.NODE, "the node takes no blocks from peers now"
 
     def _ending_of(self, response: Response) -> Ending | None:
-        """Return the ending that an answer of the race means; None: go on."""
         match response:
             case EndOfStream():
                 return ENDINGS[response.status], response.reason
@@ -296,13 +293,13 @@ class PeerStream:
         return None
 
     def _left_for_an_active_peer(self) -> Ending | None:
-        """Leave the peer between two blocks if an active one has as much; None: go on."""
+        """Leave the peer between two blocks if an active peer has as much."""
         if self.known_active is None or self.is_mute or self._order.in_block:
             return None
         return AttemptOutcome.STANDBY, f"{self.known_active} is active"
 
     def _left_as_mute(self) -> Ending | None:
-        """Leave the peer at once if it says nothing at all and another is better; None: go on."""
+        """Leave a mute peer at once if another one is better."""
         if not self.is_mute or not self._is_silent(1 / 4):
             return None
         if self.known_active is not None:
@@ -315,9 +312,9 @@ class PeerStream:
         return None
 
     async def _left_as_slow(self) -> Ending | None:
-        """Leave the peer in mid-block if the block takes too long and another peer has it; None: go on.
+        """Leave the peer in mid-block if the block takes too long and another peer has it.
 
-        Else a peer that sends a little, again and again, would detain the node for ever.
+        Otherwise a peer that sends a little again and again would hold the node for ever.
         """
         if self.slowness is None or self._ask_others is None:
             return None
@@ -327,16 +324,15 @@ class PeerStream:
         return AttemptOutcome.STALLED, f"{slowness}, and another peer has block {last}"
 
     def _left_as_crawling(self) -> Ending | None:
-        """Leave the peer between two blocks if another one brings more; None: go on."""
         if self._is_crawling is None or self._order.in_block:
             return None
         return AttemptOutcome.STALLED, self._is_crawling
 
     async def _look_at_pace(self) -> None:
-        """Look whether the peer brings too few of the blocks that it, or another one, has.
+        """Judge whether the peer sends too few of the blocks that it or another peer has.
 
-        Each block comes in time, but the node would never reach the end of the chain. The time of the node's
-        own disk does not count.
+        Such a peer is never late with a block, but the node would never reach the end of the chain. The time
+        of the node's own disk does not count.
         """
         order, waited_seconds = self._order, self._total_waited_seconds + self._silent_seconds()
         number = order.next_number or 0
@@ -354,9 +350,9 @@ class PeerStream:
             self._is_crawling = f"{words}, and another peer has block {last}"
 
     async def _watch(self) -> Ending:
-        """Wait until the peer is silent or slow for too long while it, or another one, has more."""
+        """Wait until the peer is silent or slow for too long while it, or another peer, has more."""
         while True:
-            await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
+            await asyncio.sleep(min(self._stall_seconds / 4, self._poll_seconds))
             order = self._order
             await self._look_at_pace()
             ending = self._left_as_mute() or self._left_for_an_active_peer() or await self._left_as_slow()
@@ -370,10 +366,10 @@ class PeerStream:
                 return AttemptOutcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
-        """Ask the peer now and then for its status; one that does not answer several times is gone."""
+        """Ask the peer for its status again and again; end when it fails to answer several times in a row."""
         failures_count = 0
         while failures_count < PEER_POLL_FAILURES_MAX:
-            await asyncio.sleep(PEER_POLL_SECONDS)
+            await asyncio.sleep(self._poll_seconds)
             try:
                 await poll()
                 failures_count = 0

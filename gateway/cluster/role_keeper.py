@@ -1,23 +1,24 @@
-"""The keeper of a node's role: opens and closes its doors, follows another node, and remembers the role.
+"""The keeper of a node's role: opens and closes the node to publishers, follows peers, remembers the role.
 
-A shell around `cluster.roles`. The order of each change is such that a crash at any point leaves the old role
-or the new one on disk, and never two active nodes:
+A shell around `cluster.roles`. The order of each change ensures that a crash at any point leaves the old or
+the new role on disk, and never two active nodes:
 
-    drain       remember "standby of the successor", then close the doors and finish complete blocks
-    resume      open the doors, then remember "active"
-    activate    stop following, remember "active", then open the doors; if the caller has given up by then,
+    drain       remember "standby of the successor", then send publishers away and finish complete blocks
+    resume      take publishers, then remember "active"
+    activate    stop following, remember "active", then take publishers; if the caller has given up by then,
                 remember "standby" and resume following
     stand by    remember whom to follow, then follow
 
-A drained node whose lease runs out asks its successor. If that is active and has all blocks of this node,
-only the last step of the failover was missing, and the node stands by; else it resumes. If the disk refuses
-the role of a node that resumed, the keeper tries again until it is written.
+A drained node whose lease expires asks its successor. If the successor is active and has all blocks of this
+node, only the last step of the failover was missing, and the node stands by; otherwise it resumes. If the
+disk refuses the role of a node that resumed, the keeper retries until it is written.
 
-The keeper makes one change at a time, and undoes one that fails before it raises the error. When the node
-stops, the keeper abandons the change that is under way, and the role stays what is on disk.
+The keeper makes one change at a time, and undoes a failed one before it raises the error. When the node
+stops, the keeper abandons the current change, and the role on disk stays.
 
-`role.json` in the data folder goes before the setting `role`: an operator sets how a new node begins, a
-failover decides how it goes on. The file is replaced whole and flushed before anything that follows from it:
+`role.json` in the data folder overrides the setting `role`: an operator sets how a new node begins, a
+failover decides how it goes on. The keeper replaces the file whole, and flushes it before it acts on the new
+role:
 
     {"role": "standby", "followed": "192.0.2.7:40840"}
 """
@@ -49,7 +50,7 @@ __all__ = ["ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_r
 log = logging.getLogger(__name__)
 
 LEVEL_LOOK_SECONDS: Final = 0.01
-"""Time between two looks whether a standby has become level during a failover, when publishers wait."""
+"""Time between two checks whether a standby has the last block during a failover, while publishers wait."""
 
 ROLE_FILE_NAME = "role.json"
 _EXPECTED = 'an object such as {"role": "standby", "followed": "host:port"}'
@@ -57,29 +58,29 @@ _RETIRED = "the node is a standby: publish to the active one"
 
 
 class RoleFollower(Protocol):
-    """The follower of other nodes, as the keeper needs it."""
+    """The follower of other nodes, as the keeper needs it; addresses are `host:port`."""
 
     def catch_up(self, addresses: Sequence[str]) -> None:
-        """Take the blocks by which publishers are ahead from these nodes, `host:port` each."""
+        """Catch up from these nodes."""
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """Follow the first of these, `host:port` each, that works."""
+        """Follow the first of these that works."""
 
     async def stop(self) -> None:
         """Follow nobody; return when no block of a peer is in flight."""
 
     async def said_by(self, address: str) -> NodeAnswer:
-        """Ask a node once; an empty answer if it does not answer, or is this node itself."""
+        """Ask a node once; the answer is empty if it does not answer or is this node."""
 
 
 class RoleKeeper:
-    """The role of one node.
+    """The keeper of one node's role.
 
     Args:
         data_dir: has the file of the role.
         role: the setting, for a node without that file.
         peers: the nodes that may be followed, `host:port` each.
-        drain_seconds: how long the blocks in flight may take to be finished.
+        drain_seconds: how long the blocks in flight may take to finish.
 
     Raises:
         Fatal: the file cannot be read.
@@ -111,9 +112,8 @@ class RoleKeeper:
         self._drain_seconds = drain_seconds
         self._change = asyncio.Lock()
         self._drain_id = ""
-        """The name of the last drain; empty: it has none."""
         self._called_back = asyncio.Event()
-        """Set when a draining node is to be active again."""
+        """Set to end a drain early."""
         self._lease: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._remembering: asyncio.Task[None] | None = None
@@ -121,7 +121,7 @@ class RoleKeeper:
 
     @property
     def phase(self) -> Phase:
-        """The phase of the role."""
+        """The role's phase."""
         return self._state.phase
 
     @property
@@ -130,14 +130,14 @@ class RoleKeeper:
         return self._state.followed
 
     async def start(self) -> None:
-        """Begin as the role says: a standby sends publishers elsewhere and follows."""
+        """Begin in the remembered role: a standby sends publishers elsewhere and follows."""
         if self.phase is Phase.STANDBY:
             await self._conductor.retire(_RETIRED)
         self._follow()
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
     async def close(self) -> None:
-        """Follow nobody, and refuse changes; the role stays. A second call does nothing."""
+        """Follow nobody and refuse changes; the role stays. A second call does nothing."""
         self._closed = True
         self._end_lease()
         for task in (self._resuming, self._remembering):
@@ -157,15 +157,16 @@ class RoleKeeper:
         """Finish complete blocks, and send publishers elsewhere.
 
         Args:
-            lease_seconds: after so long without a further change, the node is active again by itself.
+            lease_seconds: after this time without a further change, the node is active again by itself.
             successor: the gRPC address of the node that takes over.
-            drain_id: names this drain, for the resume that is to end it.
-            is_awaited: returns whether the caller still waits: only it would end the drain before its lease.
+            drain_id: names this drain, for the resume that ends it.
+            is_awaited: returns whether the caller still waits: only the caller would end the drain before its
+                lease.
 
         Raises:
             RoleRefused: the node is not active, stops, or was told to resume; or the caller is gone.
             OSError: the disk refused; the node is still active.
-            Fatal: the blocks in flight were not finished in time; the node is active again.
+            Fatal: the blocks in flight did not finish in time; the node is active again.
         """
         async with self._change:
             self._refuse_if_closed("drain")
@@ -187,14 +188,14 @@ class RoleKeeper:
             self._lease_for(lease_seconds)
 
     async def resume(self, drain_id: str = "") -> None:
-        """Take publishers again; this ends a drain that waits for blocks in flight.
+        """Take publishers again; this also ends a drain that waits for blocks in flight.
 
         Args:
             drain_id: the drain to end; empty: any.
 
         Raises:
-            RoleRefused: the node is a standby, or stops, or another drain than this has come.
-            OSError: the disk refused; the node takes publishers, and tries the disk again.
+            RoleRefused: the node is a standby, stops, or has another drain.
+            OSError: the disk refused; the node takes publishers, and retries the disk.
         """
         if drain_id in ("", self._drain_id):
             self._called_back.set()
@@ -212,10 +213,11 @@ class RoleKeeper:
         """Turn a standby into the active node.
 
         Args:
-            timeout_seconds: how long the caller waits: after that, the node that was active is so again.
+            timeout_seconds: how long the caller waits; after that, the source of the failover is active
+                again.
 
         Raises:
-            RoleRefused: the node is draining, or drained, or stops.
+            RoleRefused: the node is draining or drained, or stops.
             OSError: the disk refused; the node is still a standby.
             Fatal: the role was not on disk in time; the node is still a standby.
         """
@@ -232,16 +234,16 @@ class RoleKeeper:
                 except BaseException:
                     self._follow()
                     raise
-            # Only now: a failover believes the phase, and it must be the same after a crash.
+            # Only now: a failover relies on the phase, and it must survive a crash.
             self._state.take(RoleEvent.ACTIVATE)
             if self._closed:
-                return  # the next start has the new role
+                return  # the next start finds the new role
             self._conductor.reinstate()
             self._follow()
             log.info("the node is active", extra=fields(last_block=self._store.last_number))
 
     async def stand_by(self, followed: str) -> None:
-        """Turn a drained node into a standby, or have a standby follow another node.
+        """Turn a drained node into a standby, or make a standby follow another node.
 
         Raises:
             RoleRefused: the node is active or draining, or stops.
@@ -252,11 +254,11 @@ class RoleKeeper:
             await self._stand_by(followed)
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> None:
-        """Wait until the node holds a block with this root hash.
+        """Wait until the node has a block with this root hash.
 
         Raises:
-            TimeoutError: it does not hold the block in time.
-            RoleRefused: it holds another block of this number, or stops.
+            TimeoutError: it does not get the block in time.
+            RoleRefused: it has another block of this number, or stops.
         """
         async with asyncio.timeout(timeout_seconds):
             while self._store.last_number is None or self._store.last_number < number:
@@ -308,8 +310,8 @@ class RoleKeeper:
 
     def _why_not(self) -> str:
         """Return which nodes the blocks in flight wait for, in words; empty: none."""
-        facts = self._conductor.acknowledging.quorum_state()
-        return "" if facts is None or facts.awaiting is None else f"; {unconfirmed(facts, facts.awaiting)}"
+        state = self._conductor.acknowledging.quorum_state()
+        return "" if state is None or state.awaiting is None else f"; {unconfirmed(state, state.awaiting)}"
 
     async def _open_doors(self, event: RoleEvent) -> None:
         was_active = self.phase is Phase.ACTIVE
@@ -317,13 +319,13 @@ class RoleKeeper:
         if was_active:
             return
         self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
-        await self._following.stop()  # it still runs if a drain could not even be remembered
+        await self._following.stop()  # it still runs if a drain could not be remembered
         self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
         await self._remember_now_or_later()
 
     async def _remember_active(self, deadline: float, timeout_seconds: float) -> None:
-        """Write down that the node is active; if that takes too long, write down that it is not."""
+        """Write "active" to disk; if that takes too long, write the old role again."""
         clock = asyncio.get_running_loop().time
         is_late = clock() >= deadline
         if not is_late:
@@ -338,10 +340,10 @@ class RoleKeeper:
             )
 
     async def _remember_now_or_later(self) -> None:
-        """Write down the role.
+        """Write the role to disk.
 
         Raises:
-            OSError: the disk refused; it is tried again later.
+            OSError: the disk refused; the keeper retries later.
         """
         try:
             await self._remember()
@@ -351,7 +353,7 @@ class RoleKeeper:
             raise
 
     async def _remember_later(self) -> None:
-        """Try the disk until it takes the role: a restart would find the old one."""
+        """Retry until the disk takes the role: a restart would find the old one."""
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             async with self._change:
@@ -372,7 +374,7 @@ class RoleKeeper:
     async def _resume_by_itself(self) -> None:
         async with self._change:
             if self._closed or self._lease is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
-                return  # the node stops; or another change came first, and has a lease of its own
+                return  # the node stops, or another change came first and has its own lease
             try:
                 if self.phase is Phase.DRAINED and await self._successor_is_active():
                     log.warning("nobody finished the failover: the node stands by, its successor is active")
@@ -386,7 +388,6 @@ class RoleKeeper:
                     self._lease_for(DISK_PROBE_SECONDS)
 
     async def _successor_is_active(self) -> bool:
-        """Return whether the successor is active, and has all blocks of this node."""
         if self.followed is None:
             return False
         said, last = await self._following.said_by(self.followed), self._store.last_number
@@ -404,7 +405,6 @@ class RoleKeeper:
             self._lease = None
 
     def _follow(self) -> None:
-        """Take blocks of other nodes as the role wants: all, or those by which publishers are ahead."""
         if self._closed:
             return
         if self.phase is Phase.ACTIVE:
@@ -415,7 +415,6 @@ class RoleKeeper:
         self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
 
     async def _remember(self, record: RoleRecord | None = None) -> None:
-        """Write down the role, or the one that the node is about to have."""
         await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
 
 
@@ -450,10 +449,10 @@ def read_role(data_dir: Path) -> RoleRecord | None:
 
 
 def write_role(data_dir: Path, record: RoleRecord) -> None:
-    """Write down a role; it is on disk on return.
+    """Write a role; it is on disk on return.
 
     Raises:
-        OSError: the disk refused; the role that was on disk still is.
+        OSError: the disk refused; the old role is still on disk.
     """
     path = data_dir / ROLE_FILE_NAME
     before = path.read_bytes() if path.exists() else None

@@ -1,18 +1,18 @@
-"""The role of a node as a table: active, standby, and the way from one to the other.
+"""The role of a node as a table: active, standby, and the way between them.
 
 Pure. A planned failover takes the active node through DRAINING and DRAINED to STANDBY, and the standby to
-ACTIVE. If anything goes wrong on the way, the drained node becomes active again by itself.
+ACTIVE. If a step fails, the drained node becomes active again by itself.
 
     phase       publishers                        its chain
-    ACTIVE      taken                             grows by what they send
-    DRAINING    sent elsewhere                    grows by what was complete
-    DRAINED     sent elsewhere                    does not grow: the other node can become level
-    STANDBY     sent elsewhere                    grows by what the node that it follows sends
+    ACTIVE      taken                             grows by their blocks
+    DRAINING    sent elsewhere                    grows by complete blocks in flight
+    DRAINED     sent elsewhere                    does not grow, so that the other node can reach its end
+    STANDBY     sent elsewhere                    grows by the blocks of the node that it follows
 
 Invariants
-  - The disk says "standby of its successor" of a drained node: if it is lost in mid-failover, it does not
-    come back as a second active node. A resume writes "active".
-  - A lease that runs out is a resume: a failover command that dies leaves no network without an active node.
+  - On disk, a drained node is a standby of its successor: if it dies in mid-failover, it does not come back
+    as a second active node. A resume writes "active".
+  - An expired lease is a resume: a failover command that dies leaves no network without an active node.
   - A node is drained for one failover at a time: two successors would be two active nodes.
 Source: gateway/README.md, "The role of a node".
 """
@@ -30,7 +30,7 @@ __all__ = ["ROLE_TABLE", "Phase", "RoleEvent", "RoleRecord", "RoleState", "role_
 
 
 class Phase(Enum):
-    """The phase of a role; the value is its name for people."""
+    """The phase of a role; the value is for people."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 
 class RoleEvent(Enum):
-    """What can happen to a role; refusals quote the value."""
+    """An event of a role; refusals quote the value."""
 
     DRAIN = "drain"
     IDLE = "blocks in flight are finished"
@@ -56,37 +56,35 @@ ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
     _P.DRAINED: {_E.RESUME: _P.ACTIVE, _E.LEASE_ENDED: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
     _P.STANDBY: {_E.ACTIVATE: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
 }
-"""An event that is not in the table is refused, with those that are possible."""
+"""RoleState refuses an event that is not in the table, and names the phases that allow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRecord:
-    """The role that a node remembers over a restart."""
+    """The role that a node keeps over a restart."""
 
     role: Literal["active", "standby"]
-    """How the node starts."""
     followed: str | None = None
     """The gRPC address of the node that a standby was told to follow, `host:port`."""
 
 
 class RoleState:
-    """The role of one node. The shell opens doors, follows and remembers."""
+    """The role of one node."""
 
     def __init__(self, record: RoleRecord) -> None:
         self.phase = Phase.ACTIVE if record.role == "active" else Phase.STANDBY
-        """The phase."""
         self.followed = record.followed if record.role == "standby" else None
-        """The node that it was told to follow, or that takes over from it."""
+        """The node that it was told to follow, or its successor."""
 
     def take(self, event: RoleEvent, followed: str | None = None) -> Phase:
         """Take an event, and return the new phase.
 
         Args:
-            event: what happens.
+            event: the event.
             followed: with DRAIN the successor, with STAND_BY the node to follow, as `host:port`.
 
         Raises:
-            RoleRefused: the event is not possible in this phase; nothing has changed.
+            RoleRefused: this phase does not allow the event; nothing has changed.
         """
         target = ROLE_TABLE[self.phase].get(event)
         if target is None:
@@ -100,7 +98,7 @@ class RoleState:
         return target
 
     def record(self) -> RoleRecord:
-        """Return what to remember."""
+        """Return the role to write to disk."""
         if self.phase is Phase.ACTIVE:
             return RoleRecord("active")
         return RoleRecord("standby", self.followed)

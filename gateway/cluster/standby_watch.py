@@ -1,17 +1,16 @@
-"""The watch over the nodes that acknowledgements wait for: a stream to each keeps the quorum up to date.
+"""The watch over standbys: a stream to each listed node keeps the quorum's durable heights up to date.
 
-A shell around `pipeline.replication_quorum`. The nodes are those that the operator has listed (`peers`):
-nobody makes itself a standby by connecting here. The watch runs in every role, so that a node knows the
-durable heights when it becomes active.
+A shell around `pipeline.replication_quorum`. It watches the nodes in the setting `peers`: nobody becomes a
+standby by connecting here. It runs in every role, so that a node knows the durable heights when it becomes
+active.
 
     watch   one stream for each node brings its durable height, at once and whenever it rises; a new stream
-            when it breaks, or when the quorum cannot know any more who is at its other end
-    ask     nodes that are ahead whether they have our last block, while a block or publishers wait for it;
-            and the block store for root hashes that are no longer in memory
+            replaces one that broke, or whose far end the quorum no longer knows
+    ask     asks nodes that are ahead whether they have our last block, while a block or publishers wait for
+            it, and the block store for root hashes that are no longer in memory
 
-A node that is silent or hangs delays only what waits for it. So does one that lies: its reports are taken at
-a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, since no
-process does that.
+A node that is silent or hangs delays only the blocks that wait for it. So does one that lies: the watch takes
+its reports at a bounded rate, and ends a stream in which the process changes or the last block goes back.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from sluice.gateway.api import standby_pb2, standby_pb2_grpc
 from sluice.gateway.backoff import ENOUGH_FAILURES, backoff
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from sluice.gateway.logs import fields
@@ -44,63 +44,58 @@ __all__ = ["StandbyWatch"]
 log = logging.getLogger(__name__)
 
 STANDBY_ASK_SECONDS: Final = 0.1
-"""Time between two questions to standbys that are ahead whether they have this node's last block."""
-
-STANDBY_RETRY_SECONDS: Final = 0.1
-"""Rest before a standby that was lost is connected to again, doubled with each failure up to..."""
-
-STANDBY_RETRY_SECONDS_MAX: Final = 2.0
-"""...this: publishers wait for it. An attempt costs a connection."""
+"""Time between two questions to standbys that are ahead."""
 
 _OPTIONS = (
     *keepalive(KEEPALIVE_PEER_SECONDS, KEEPALIVE_ANSWER_SECONDS),
-    ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop asking
-    # A connection of its own for each attempt: one that hangs is not to be used again.
+    ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop pinging
+    # A new connection for each attempt: gRPC would reuse one that hangs.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 4_096),  # a report has some 80 bytes
 )
 
 REPORTS_MAX: Final = 100
-"""Reports of one node that are taken in `REPORTS_SECONDS`; further ones wait there and become one. A node
-that stores blocks as fast as it can sends 80."""
+"""Reports of one node in `REPORTS_SECONDS`; further ones wait and become one. A node that stores blocks at
+full speed sends 80."""
 
 REPORTS_SECONDS: Final = 0.1
 
 STEADY_SECONDS: Final = 10.0
-"""After a stream that lasts so long, the backoff begins anew."""
+"""After a stream of this length the backoff begins anew."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
-"""The longest name of a process; ours have 16."""
 
 
 class StandbyWatch:
-    """The watch of one node, from when it is made until it is closed.
+    """The watch of one node; it runs until `close`.
 
     Args:
         conductor: acknowledges the blocks that the quorum confirms.
-        gate: the quorum.
+        quorum: which nodes have which block.
         store: has the older root hashes.
         addresses: of the nodes, `host:port` each.
         tls: for connections to them.
+        limits: of connecting again.
     """
 
     def __init__(
         self,
         conductor: Conductor,
-        gate: ReplicationQuorum,
+        quorum: ReplicationQuorum,
         store: BlockStore,
         addresses: Sequence[str],
         tls: ClientTls | None = None,
+        *,
+        limits: ClusterLimits = CLUSTER_LIMITS,
     ) -> None:
         self._conductor = conductor
-        self._gate = gate
+        self._quorum = quorum
         self._store = store
         self._tls = tls
+        self._limits = limits
         self._stubs: dict[str, standby_pb2_grpc.NodeLevelAsyncStub] = {}
         self._calls: dict[str, Any] = {}
-        """The streams that are open, or being opened."""
         self._asking: dict[str, asyncio.Task[None]] = {}
-        """The requests that are under way, by address."""
         self._wake = asyncio.Event()
         self._unlisten = store.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
@@ -120,11 +115,10 @@ class StandbyWatch:
     # --- reports -------------------------------------------------------------------------------------------
 
     async def _watch(self, address: str) -> None:
-        """Keep a stream to one node, until cancelled."""
         failures_count = 0
         while True:
             reason, began_at = "the stream has ended", time.monotonic()
-            self._gate.opening(address)
+            self._quorum.opening(address)
             try:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
@@ -132,7 +126,7 @@ class StandbyWatch:
                     self._calls[address] = call
                     try:
                         await self._hear(address, stub, call)
-                    finally:  # before the connection is closed: nobody may ask over it any more
+                    finally:  # before the connection closes: nobody may ask over it any more
                         self._stubs.pop(address, None)
                         self._calls.pop(address, None)
                         call.cancel()
@@ -142,38 +136,39 @@ class StandbyWatch:
                     reason = "it does not serve sluice.standby.NodeLevel, which other nodes wait for"
             except GatewayError as error:  # a certificate that cannot be read
                 reason = str(error)
-            except ValueError as error:  # what cannot be
+            except ValueError as error:  # an impossible report
                 reason, failures_count = str(error), ENOUGH_FAILURES
             except asyncio.CancelledError:
                 if _is_ending():
                     raise
-                # gRPC raises this as well for a call that `_settle` has cancelled.
+                # gRPC also raises this for a call that `_settle` cancelled.
                 began_at = -math.inf
-            except Exception as error:  # the edge of a shell: the next attempt may go better
+            except Exception as error:  # the next attempt may go better
                 log.exception("watching a standby failed", extra=fields(peer=address))
                 reason = f"{type(error).__name__}: {error}"
-            self._gate.lost(address, reason)
+            self._quorum.lost(address, reason)
             self._settle()
             if time.monotonic() - began_at >= STEADY_SECONDS:
                 failures_count = 0
-            await asyncio.sleep(backoff(STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX, failures_count))
+            least, most = self._limits.standby_retry_seconds, self._limits.standby_retry_seconds_max
+            await asyncio.sleep(backoff(least, most, failures_count))
             failures_count += 1
 
     async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
-        """Take the reports of one stream, to its end.
+        """Take the reports of one stream until it ends.
 
         Raises:
             ValueError: a report cannot be true.
             grpc.aio.AioRpcError: the stream broke.
         """
         loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
-        # Not by iteration: a call and its iterator keep each other alive, and so the socket.
+        # Do not iterate: a call and its iterator keep each other alive, and so the socket.
         while (message := await call.read()) is not aio.EOF:
             height = _height_of(message)
             if before is not None:
                 _check_follows(before, height)
             self._stubs[address], before = stub, height
-            self._gate.heard(address, height)
+            self._quorum.heard(address, height)
             self._settle()
             if loop.time() - since >= REPORTS_SECONDS:
                 count, since = 0, loop.time()
@@ -182,41 +177,41 @@ class StandbyWatch:
                 await asyncio.sleep(REPORTS_SECONDS)
 
     def _settle(self) -> None:
-        """Act on what the quorum knows now."""
+        """Release confirmed blocks, restart stale streams, and wake the questions."""
         self._conductor.acknowledging.release()
-        for address in self._gate.stale():
+        for address in self._quorum.stale():
             if (call := self._calls.get(address)) is not None:
-                call.cancel()  # its task opens the next one
-        if self._gate.unknown() is not None or self._gate.ahead()[1]:
+                call.cancel()  # its task opens another
+        if self._quorum.unknown() is not None or self._quorum.ahead()[1]:
             self._wake.set()
 
     def _on_stored(self) -> None:
-        if self._gate.ahead()[1]:
+        if self._quorum.ahead()[1]:
             self._wake.set()
 
     # --- questions -----------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Ask for what the reports leave open, until cancelled."""
+        """Ask whenever reports leave a question open, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._ask_once()
-            except Exception:  # the edge of a shell: the next report may be another one
+            except Exception:  # the next report may be another one
                 log.exception("asking standbys failed")
                 await asyncio.sleep(STANDBY_ASK_SECONDS)
-                self._wake.set()  # the question is still open, and perhaps nobody reports again
+                self._wake.set()  # the question is still open, and there may be no further report
 
     async def _ask_once(self) -> None:
-        if (number := self._gate.unknown()) is not None:
-            self._gate.recalled(number, await self._own_root(number))
+        if (number := self._quorum.unknown()) is not None:
+            self._quorum.recalled(number, await self._own_root(number))
             self._settle()
-            await asyncio.sleep(STANDBY_ASK_SECONDS if self._gate.unknown() is not None else 0)
-        last, addresses = self._gate.ahead()
+            await asyncio.sleep(STANDBY_ASK_SECONDS if self._quorum.unknown() is not None else 0)
+        last, addresses = self._quorum.ahead()
         if addresses and self._is_waited_for():
             for address in addresses:
-                if address not in self._asking:  # one that does not answer keeps no other from it
+                if address not in self._asking:  # one silent node delays no other
                     self._asking[address] = asyncio.ensure_future(self._ask_one(address, last))
             await asyncio.sleep(STANDBY_ASK_SECONDS)
 
@@ -239,14 +234,14 @@ class StandbyWatch:
             if stub is not None:
                 request = standby_pb2.LevelAtRequest(block_number=number)
                 answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
-                self._gate.holds(address, _height_of(answer))
+                self._quorum.holds(address, _height_of(answer))
         except (aio.AioRpcError, ValueError) as error:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
         except asyncio.CancelledError:
-            # gRPC raises this as well when the stream to that node ended and its connection was closed.
+            # gRPC also raises this when the stream to that node ended and its connection was closed.
             if _is_ending():
                 raise
-        except Exception:  # the edge of a shell: the next answer may be another one
+        except Exception:  # the next answer may be another one
             log.exception("asking a standby failed", extra=fields(peer=address))
         finally:
             self._asking.pop(address, None)
@@ -254,13 +249,12 @@ class StandbyWatch:
 
 
 def _is_ending() -> bool:
-    """Return whether the current task is cancelled, and not only the gRPC call that it waits for."""
+    """Return whether the current task is cancelled, not only its gRPC call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _on_done(task: asyncio.Task[None]) -> None:
-    """Tell of an error in our own code, which ends a task."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("watching standbys stopped on an internal error", exc_info=error)
 
@@ -271,7 +265,7 @@ def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
     Raises:
         ValueError: it cannot be true.
     """
-    if message is None:  # what gRPC gives for bytes that do not parse
+    if message is None:  # gRPC returns None for bytes that do not parse
         raise ValueError("durable height: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
         return DurableHeight(message.instance, None, b"")
@@ -289,7 +283,7 @@ def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
 
 
 def _check_follows(before: DurableHeight, height: DurableHeight) -> None:
-    """Refuse a report that cannot follow another one of the same stream.
+    """Check that a report can follow another one of the same stream.
 
     Raises:
         ValueError: it is of another process, or the last block went back.

@@ -1,4 +1,4 @@
-"""`sluice check`: checks a stream file, its bookmarks and its blocks, and repairs what loses nothing."""
+"""`sluice check`: checks a stream file, its bookmarks and its blocks, and makes repairs that lose nothing."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ _MARKS = {
 @click.option(
     "--repair",
     is_flag=True,
-    help="Put right what loses nothing committed: make the index of bookmarks and missing checksums anew, "
-    "zero the tail.",
+    help="Make the repairs that lose nothing committed: rebuild the index of bookmarks and missing "
+    "checksums, zero the tail.",
 )
 @click.option(
     "--against",
     type=NamedPath(exists=True, path_type=Path),
     metavar="FILE|DIR",
-    help="Only compare with another stream: the data pages must be the same bytes up to the end of the "
-    "shorter one. Both may be in use.",
+    help="Only compare with another stream: the data pages must have the same bytes up to the end of the "
+    "shorter one. Servers may have both open.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> None:
-    """Check a stream file: every entry and page, the bookmarks both ways, and its blocks if it holds blocks.
+    """Check every entry and page of a stream file, its bookmarks in both directions, and its blocks if it has
+    any.
 
-    FILE is a stream file, DIR a data folder of `sluice serve`. Nothing is written without --repair. The
-    stream must not be open in a server. Exit status 1 if anything is wrong and was not repaired; what a kill
-    left unfinished, and the next opening puts right by itself, is told and is not wrong.
+    FILE is a stream file, DIR a data folder of `sluice serve`. No server may have the stream open. Without
+    --repair the command writes nothing. The exit status is 1 if anything is wrong and not repaired. Work that
+    a kill left unfinished is reported but is not wrong: the next opening completes it.
     """
     file = stream_file_of(path)
     if against is not None:
@@ -80,7 +81,8 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
 
 @contextmanager
 def _unwound_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP do what Ctrl-C does, so that the copy of the index, maybe a GB, is removed."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that the temporary copy of the index, up to a GB, is
+    removed."""
     before = {
         number: signal.signal(number, signal.default_int_handler)
         for number in unless_ignored(signal.SIGTERM, signal.SIGHUP)
@@ -103,7 +105,6 @@ def stream_file_of(path: Path) -> Path:
 
 
 def _compare(file: Path, other: Path, *, as_json: bool) -> None:
-    """Compare two streams, and print whether one begins with the other."""
     with _bar("comparing", quiet=as_json) as progress:
         comparison = compare_streams(file, other, progress=progress)
     difference = comparison.difference
@@ -137,7 +138,7 @@ def _compare(file: Path, other: Path, *, as_json: bool) -> None:
 
 @contextmanager
 def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar of pages on a terminal; yield what takes how many of how many are done."""
+    """Show a progress bar of pages on a terminal; yield a function that takes (done, total)."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
     shown = console.is_terminal and not quiet
@@ -147,7 +148,6 @@ def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
-    """Check with a progress bar on a terminal."""
     wrong_blocks: list[tuple[str, int, int]] = []
     blocks = BlockCheck(lambda what, offset, number: wrong_blocks.append((what, offset, number)))
     with _bar("checking", quiet=quiet) as progress:
@@ -211,12 +211,12 @@ def _print(
         counted += f", {blocks.block_count} blocks"
     click.echo(f"{result.path}: {counted}: {'sound' if is_sound else 'not sound'}")
     if not is_sound and not repair and not result.counts[Severity.DAMAGE]:
-        click.echo("sluice check --repair puts all of this right.")
+        click.echo("sluice check --repair repairs all of this.")
     elif is_sound and not repair and result.counts[Severity.UNFINISHED]:
-        click.echo("The next opening, a start of the node, puts right what is unfinished. Nothing is lost.")
+        click.echo("The next start of the node completes the unfinished work. Nothing is lost.")
     elif repair and result.counts[Severity.DAMAGE]:
         click.echo(
-            "Nothing was repaired: committed bytes are damaged. sluice repair says what can be done; or take "
+            "Nothing was repaired: committed bytes are damaged. sluice repair shows the choices; or copy "
             "the file from another node."
         )
     if result.bad_pages:

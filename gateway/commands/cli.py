@@ -1,13 +1,13 @@
-"""The command `sluice`: finds its subcommands, and ends a failure with one line and a status.
+"""The command `sluice`: finds its subcommands, and reports a failure in one line and a status.
 
     status 0      done
     status 1      failed: an error of our own packages, in one line on standard error
     status 2      bad usage: an unknown option, a setting out of range
     status 130    interrupted
 
-Subcommands are the entry points of the group `sluice.commands`, so that this module imports neither
-`publishers` nor Spark. One that cannot be imported stays in the list and says what to install; the
-others work. Any other error is a bug of ours and shows its traceback.
+Subcommands are the entry points of the group `sluice.commands`, so this module imports neither `publishers`
+nor Spark. A subcommand that cannot be imported stays in the list and says what to install. Any other error is
+a bug of ours and shows its traceback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluice.gateway.logs import one_line
 __all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
 
 COMMAND_GROUP = "sluice.commands"
-"""The entry-point group; an entry point's name is the subcommand's, its object a click command."""
+"""The entry-point group; an entry point has the subcommand's name and is a click command."""
 
 STATUS_FAILED = 1
 STATUS_USAGE = 2
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "fewer open files, or a higher limit (ulimit -n)"),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "a path that can be followed"),
 }
-"""Errors of the system that are never a bug, and what was expected: a full disk behind `>`, somebody else's
+"""System errors that are never a bug, and what was expected: a full disk behind `>`, another user's
 folder."""
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE)
 _EXTRA_OF_MODULE = {
@@ -57,10 +57,10 @@ _EXTRA_OF_MODULE = {
 
 
 class Commands(click.Group):
-    """A click group that imports a command when it is needed."""
+    """A click group that imports a command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, sorted, and import none."""
+        """Return the sorted names of all commands without importing any."""
         return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -72,12 +72,11 @@ class Commands(click.Group):
 
 
 def _commands() -> tuple[EntryPoint, ...]:
-    """Return the entry points of our group; tests replace this function."""
+    """Return our entry points; tests replace this function."""
     return tuple(entry_points(group=COMMAND_GROUP))
 
 
 def _load(point: EntryPoint) -> click.Command:
-    """Import the command of an entry point."""
     try:
         command = point.load()
     except ModuleNotFoundError as error:
@@ -106,7 +105,6 @@ def _failing(command_name: str, why: str) -> click.Command:
 
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
-    """Return how to get a module that is not there."""
     root = (error.name or "").partition(".")[0]
     if extra := _EXTRA_OF_MODULE.get(root):
         return f"needs the extra {extra!r}, which is not installed: pip install 'sluice-gateway[{extra}]'"
@@ -114,12 +112,12 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
 
 
 def _is_protobuf(error: Exception) -> bool:
-    """Return whether protobuf refused our generated modules: it is older than they are, or not alone."""
+    """Return whether protobuf refused our generated modules: it is too old, or another package's modules
+    clash."""
     return type(error).__module__.startswith("google.protobuf") or "descriptor pool" in str(error)
 
 
 def _what_fits(error: Exception) -> str:
-    """Return how to get a protobuf that fits."""
     line = str(error).split("\n", 1)[0]
     return (
         f"needs another protobuf than the one that is imported ({line}): pip install 'protobuf>=7.36,<8', or "
@@ -175,9 +173,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null in the place of each closed standard stream, as after `sluice serve >&-`.
+    """Open /dev/null for each closed standard stream, as after `sluice serve >&-`.
 
-    Else a socket or the stream file gets its number, and all that is printed there, by C libraries as well.
+    Otherwise a socket or the stream file gets the number of that stream, and everything that is printed
+    there.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         os.set_inheritable(number, True)
@@ -190,8 +189,8 @@ def _open_standard_streams() -> None:
 def _let_every_character_through() -> None:
     """Replace characters that the encoding of a standard stream lacks.
 
-    Else work that is done ends in a traceback because its last table has an ellipsis. On a terminal one
-    character replaces it, since tables and bars count on that, elsewhere an escape.
+    Otherwise finished work ends in a traceback because its table has an ellipsis. On a terminal one character
+    replaces another, since tables count characters; elsewhere an escape does.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
@@ -199,7 +198,7 @@ def _let_every_character_through() -> None:
 
 
 def _refuse_optimized(asserts_are_on: bool) -> None:
-    """Refuse to run under `python -O`: pair assertions guard what is written to disk."""
+    """Refuse to run under `python -O`: assertions guard what is written to disk."""
     if not asserts_are_on:
         raise Fatal("python -O", got="assertions switched off", expected="to be started without -O")
 
@@ -210,12 +209,10 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _usage_line(error: click.ClickException) -> str:
-    """Return a click error in one line, with its command and where the help is."""
+    """Return a click error in one line, with its command and a pointer to the help."""
     if not isinstance(error, click.UsageError):
         return f"sluice: {error.format_message()}"
-    path = (
-        error.ctx.command_path if error.ctx else "sluice"
-    )  # some of click's errors do not know where they are
+    path = error.ctx.command_path if error.ctx else "sluice"
     return f"{path}: {error.format_message().rstrip('.')} (see: {path} --help)"
 
 

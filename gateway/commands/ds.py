@@ -1,4 +1,4 @@
-"""`sluice ds`: the data streamer's own commands, with the options of the original demo app."""
+"""`sluice ds`: the data streamer's commands, with the options of the original demo app."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ __all__ = ["command"]
 log = logging.getLogger(__name__)
 
 _REPORT_OPERATIONS = 100_000
-"""Operations between two lines of the log."""
 
 
 def _stream_file(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
-    """Add `.bin` to a name without a `.`, as the original does; a file that has just that name is taken."""
+    """Add `.bin` to a name without a dot, as the original does, unless a file of that name exists."""
     return path if "." in path.name or os.path.lexists(path) else path.with_name(f"{path.name}.bin")
 
 
@@ -58,7 +57,7 @@ command.add_command(client)
     default=Path("datastream.bin"),
     show_default=True,
     callback=_stream_file,
-    help="Stream file; its bookmarks are in the folder beside it, with .db for .bin. Made when not there. "
+    help="Stream file, created if missing. Its bookmarks are in the folder beside it, with .db for .bin. "
     "A name without a dot gets .bin.",
 )
 @serving_options(6900)
@@ -69,7 +68,7 @@ command.add_command(client)
     default=0,
     show_default=True,
     metavar="MS",
-    help="Pause before the first and between two operations, in milliseconds.",
+    help="Pause before each operation, in milliseconds.",
 )
 @click.option(
     "--opers",
@@ -82,7 +81,7 @@ command.add_command(client)
 @click.option(
     "--read-only",
     is_flag=True,
-    help="Serve an existing file as it is, write nothing, until Ctrl-C; --sleep and --opers do not count.",
+    help="Serve an existing file until Ctrl-C without writing; ignores --sleep and --opers.",
 )
 @log_option
 def server(
@@ -99,10 +98,10 @@ def server(
     """Serve a stream file, and add sample operations to it.
 
     An operation has bookmarks of a batch and a block, and the events StartL2Block, L2Tx and EndL2Block of the
-    original zkEVM network. Operations are visible at once; they are flushed to disk when the server ends.
+    original zkEVM network. Clients see an operation at once; the server flushes all to disk when it ends.
     """
     if read_only and not path.exists():
-        raise click.ClickException(f"{path}: there is no such file to serve")
+        raise click.ClickException(f"{path}: the file to serve does not exist")
 
     async def serve() -> int:
         limits = server_limits(writetimeout, inactivitytimeout)
@@ -117,7 +116,7 @@ def server(
 
 
 async def _operate(streamer: DataStreamer, count: int, sleep_seconds: float) -> None:
-    """Add operations in a thread, and flush them also when we are stopped."""
+    """Add operations in a thread, and flush them even when stopped."""
     stop = threading.Event()
     operating = asyncio.ensure_future(
         asyncio.to_thread(_add_operations, streamer, count, sleep_seconds, stop)
@@ -131,7 +130,7 @@ async def _operate(streamer: DataStreamer, count: int, sleep_seconds: float) -> 
 
 
 def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, stop: threading.Event) -> None:
-    # A stream that was begun by us goes on with the next number.
+    # A stream that we began continues with the next number.
     first = streamer.committed.total_entries // ENTRIES_PER_OPERATION
     begun = time.monotonic()
     done = 0
@@ -152,7 +151,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
         stop.wait(sleep_seconds)
     if done:
         streamer.start_atomic_op()
-        streamer.commit_atomic_op()  # adds nothing; flushes what was committed
+        streamer.commit_atomic_op()  # flushes all operations
     log.info("%d operations in %.1f s", done, time.monotonic() - begun)
 
 
@@ -163,7 +162,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
     type=ServersType(),
     default="127.0.0.1:6900",
     show_default=True,
-    help="Master to follow, which may be a relay too; of several, the next one when one fails.",
+    help="Master to follow, which may be a relay; with several, the relay goes to the next when one fails.",
 )
 @click.option(
     "--file",
@@ -172,7 +171,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
     default=Path("datarelay.bin"),
     show_default=True,
     callback=_stream_file,
-    help="The relay's stream file. Made, with the master's version and system id, when not there.",
+    help="The relay's stream file, created with the master's version and system id if missing.",
 )
 @serving_options(7900)
 @log_option
@@ -187,9 +186,9 @@ def relay(
 ) -> None:
     """Follow a server, keep its stream in a file, and serve that, until Ctrl-C.
 
-    Clients are served while the relay catches up, and while the master is away. The relay goes on after a
-    restart of the master or of its own. It ends with status 1 when the master has another stream than the
-    file: then give it another --file, or another --server.
+    The relay serves clients while it catches up and while the master is away. It resumes after a restart of
+    the master or of itself. If the master has another stream than the file, the relay ends with status 1:
+    choose another --file or --server.
     """
 
     async def follow() -> int:

@@ -1,14 +1,14 @@
-"""`sluice ds client`: ask a data streamer, or print what it streams.
+"""`sluice ds client`: queries a data streamer, or prints what it streams.
 
-| option | what is done |
+| option | the client |
 |---|---|
-| `--header`, `--entry N`, `--bookmark N` | one query, one line |
-| `--dumpbatch N` | the entries of one batch, from its bookmark to the next batch's |
-| `--sanitycheck` | the stream is checked, not printed; without reconnecting, so that gaps are seen |
-| none of these | the entries as they come; reconnects and goes on after the last one |
+| `--header`, `--entry N`, `--bookmark N` | prints the answer to one query in one line |
+| `--dumpbatch N` | prints the entries of one batch, from its bookmark to the next batch's |
+| `--sanitycheck` | checks the stream without printing it, and without reconnecting, so that gaps show |
+| none of these | prints entries as they come; reconnects and resumes after the last one |
 
-Of several servers the first that answers is asked, each within the time that one which follows has. An answer
-that something is not there is one, too. An entry is one line, for people or as JSON:
+Of several servers the client asks the first that answers in time; "not found" is an answer, too. An entry is
+one line, for people or as JSON:
 
     entry 4  Bookmark  type=l2_block value=1
     {"entry": 4, "type": 176, "event": "Bookmark", "values": {"type": "l2_block", "value": 1}}
@@ -40,7 +40,7 @@ __all__ = ["bookmarks_of", "client", "entry_line", "header_line"]
 Address = tuple[str, int]
 T = TypeVar("T")
 _ANSWER_SECONDS = FollowLimits().answer_timeout_seconds
-"""For connecting to a server and for its answers until it streams."""
+"""The time to connect to a server, and for each answer until it streams."""
 _KINDS = {
     "l2block": (OriginalBookmarkType.L2_BLOCK, BookmarkType.L2_BLOCK),
     "batch": (OriginalBookmarkType.BATCH, BookmarkType.BATCH),
@@ -50,24 +50,18 @@ _BOOKMARK_VALUE = click.IntRange(0, (1 << 64) - 1)
 
 
 class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
-    """Which bookmarks are meant by a number."""
-
     name = "l2block|batch|0..255"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the kind."""
         if value not in _KINDS and not (_NUMBER.fullmatch(value) and int(value) <= 255):
             self.fail(f"{value!r} is not l2block, batch, or a number from 0 to 255", param, ctx)
         return value
 
 
 class _From(click.ParamType):  # type: ignore[type-arg]
-    """Where to start: an entry number, or None for the latest."""
-
     name = "latest|N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Read the number."""
         if value == "latest":
             return "latest"
         return _BOOKMARK_VALUE.convert(value, param, ctx)
@@ -82,19 +76,18 @@ class _Options:
     live: bool
 
     def show(self, entry: Entry) -> None:
-        """Print one entry."""
         click.echo(entry_line(entry, as_json=self.as_json))
 
 
 def bookmarks_of(kind: str, number: int) -> list[bytes]:
-    """Return the bookmarks that a number may mean, in the order in which they are tried."""
+    """Return the bookmarks that a number may mean, in the order to try them."""
     if kind not in _KINDS:
         return [OriginalBookmark(int(kind), number).encode()]
     original, network = _KINDS[kind]
     return [OriginalBookmark(original, number).encode(), Bookmark(network, number).encode()]
 
 
-@click.command("client", short_help="Ask a server, or print the entries that it streams.")
+@click.command("client", short_help="Query a server, or print the entries that it streams.")
 @click.option(
     "--server",
     "servers",
@@ -102,8 +95,8 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     default="127.0.0.1:6900",
     show_default=True,
     help=(
-        "Server to connect to; of several, the next one when one fails, or gives no answer within "
-        f"{_ANSWER_SECONDS:g} s."
+        "Server to connect to; with several, the client goes to the next when one fails, or does not answer "
+        f"within {_ANSWER_SECONDS:g} s."
     ),
 )
 @click.option(
@@ -112,15 +105,15 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     type=_From(),
     default="latest",
     show_default=True,
-    help="Entry to stream from; latest is the first one that is added from now on.",
+    help="First entry to stream; latest is the next one to be added.",
 )
 @click.option(
     "--frombookmark",
     type=_BOOKMARK_VALUE,
     metavar="N",
-    help="Stream from the bookmark of this block or batch; goes before --from.",
+    help="Stream from the bookmark of this block or batch; overrides --from.",
 )
-@click.option("--header", is_flag=True, help="Print the header of what is committed, and end.")
+@click.option("--header", is_flag=True, help="Print the header of the committed stream, and end.")
 @click.option("--entry", type=_BOOKMARK_VALUE, metavar="N", help="Print one entry, and end.")
 @click.option(
     "--bookmark",
@@ -134,15 +127,16 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     default="l2block",
     show_default=True,
     help=(
-        "What --bookmark and --frombookmark count: l2block or batch, in either network's form, or a number: "
-        "bookmarks of one byte with that value and the number in eight (the original demo app's 0 and 1)."
+        "Kind of bookmark that --bookmark and --frombookmark mean: l2block or batch, in either network's "
+        "form, or a number: a byte of that value, then the block or batch in eight bytes (the original demo "
+        "app's 0 and 1)."
     ),
 )
 @click.option(
-    "--sanitycheck", is_flag=True, help="Check the order of what is streamed instead of printing it."
+    "--sanitycheck", is_flag=True, help="Check the order of the streamed entries instead of printing them."
 )
 @click.option("--dumpbatch", type=_BOOKMARK_VALUE, metavar="N", help="Print the entries of a batch, and end.")
-@click.option("--no-live", is_flag=True, help="End with the last entry that the server has now.")
+@click.option("--no-live", is_flag=True, help="End with the server's current last entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @log_option
 def client(
@@ -158,12 +152,12 @@ def client(
     no_live: bool,
     as_json: bool,
 ) -> None:
-    """Ask a data streamer server, or print the entries that it streams, until Ctrl-C.
+    """Query a data streamer server, or print the entries that it streams, until Ctrl-C.
 
-    Entries are shown as the typed events of a zkEVM network where they are such, else as bytes. While
-    printing, the client reconnects by itself and goes on with the entry after the last one.
+    Entries of a zkEVM network appear as its typed events, others as bytes. While printing, the client
+    reconnects by itself and resumes with the next entry.
 
-    Exit status 1: the server cannot be reached, what was asked for is not there, or the sanity check found
+    The exit status is 1 if the server cannot be reached, the query finds nothing, or the sanity check finds
     something.
     """
     number = bookmark if frombookmark is None else frombookmark
@@ -193,10 +187,10 @@ def client(
 async def _connected(
     options: _Options, ask: Callable[[StreamClient], Awaitable[T]]
 ) -> AsyncIterator[tuple[StreamClient, T]]:
-    """Connect to the first server that answers, and give its answer.
+    """Connect to the first server that answers, and yield its answer.
 
     Args:
-        ask: asks, and prints nothing: an OSError is taken for the connection's.
+        ask: asks without printing: an OSError counts as the connection's.
     """
     errors: list[str] = []
     for host, port in options.servers:
@@ -226,7 +220,7 @@ async def _asked(host: str, port: int, ask: Callable[[StreamClient], Awaitable[T
 
 def _why(error: OSError | RemoteError) -> str:
     if isinstance(error, OSError):
-        is_ours = isinstance(error, TimeoutError) and error.errno is None  # the system's has a number
+        is_ours = isinstance(error, TimeoutError) and error.errno is None
         return f"no answer within {_ANSWER_SECONDS:g} s" if is_ours else error.strerror or str(error)
     return str(error)
 
@@ -234,7 +228,7 @@ def _why(error: OSError | RemoteError) -> str:
 async def _streamed(connected: StreamClient) -> AsyncIterator[Entry]:
     """Yield the entries that a server streams.
 
-    An error of the connection is the server's: else one would be taken for that of a reader of our output.
+    An OSError of the connection becomes ConnectionEnded: it must not look like a lost reader of our output.
     """
     while True:
         try:
@@ -264,7 +258,7 @@ async def _print_bookmark(options: _Options, bookmarks: Sequence[bytes]) -> int:
 
 
 async def _find(connected: StreamClient, bookmarks: Sequence[bytes]) -> tuple[bytes, Entry]:
-    """Return the first of the bookmarks that the server has, and the event after it."""
+    """Return the first bookmark that the server has, and the event after it."""
     for bookmark in bookmarks:
         try:
             return bookmark, await connected.bookmark(bookmark)
@@ -274,7 +268,7 @@ async def _find(connected: StreamClient, bookmarks: Sequence[bytes]) -> tuple[by
 
 
 async def _start(connected: StreamClient, options: _Options) -> tuple[int, int | None]:
-    """Start streaming; return (number of entries of the server, first entry's number if it is known)."""
+    """Start streaming; return (the server's number of entries, the first entry's number if known)."""
     total_entries = (await connected.header()).total_entries
     if options.bookmarks:
         bookmark, _ = await _find(connected, options.bookmarks)
@@ -286,14 +280,14 @@ async def _start(connected: StreamClient, options: _Options) -> tuple[int, int |
 
 
 async def _place(connected: StreamClient, options: _Options) -> tuple[int, bytes | None]:
-    """Return (number of entries of the server, the bookmark to start from if one was asked for)."""
+    """Return (the server's number of entries, the bookmark to start from if any)."""
     total_entries = (await connected.header()).total_entries
     bookmark = (await _find(connected, options.bookmarks))[0] if options.bookmarks else None
     return total_entries, bookmark
 
 
 async def _print_stream(options: _Options) -> int:
-    # A wrong address or bookmark is an error at once.
+    # Report a wrong address or bookmark at once.
     async with _connected(options, lambda connected: _place(connected, options)) as (_, place):
         total_entries, bookmark = place
     start = total_entries if options.start is None else options.start
@@ -352,7 +346,7 @@ async def _check(options: _Options) -> int:
 
 
 def entry_line(entry: Entry, *, as_json: bool) -> str:
-    """Return one line that shows an entry as the typed event that it is, or its bytes."""
+    """Return one line that shows an entry as its typed event or as bytes."""
     event = event_of(entry)
     name, values = event_name(event), event_values(event)
     if as_json:
@@ -362,14 +356,14 @@ def entry_line(entry: Entry, *, as_json: bool) -> str:
 
 
 def _plain(value: int | bool | str) -> str:
-    """Write a value so that it cannot end the line or steer a terminal."""
+    """Write a value so that it cannot end the line or control a terminal."""
     if isinstance(value, str) and not (value.isprintable() and " " not in value):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def header_line(header: StreamHeader, *, as_json: bool) -> str:
-    """Return one line that shows a header."""
+    """Return a header in one line."""
     values = {
         "version": header.version,
         "system_id": header.system_id,

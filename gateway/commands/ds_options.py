@@ -1,4 +1,4 @@
-"""The options of the commands of `sluice ds`, their logging, and how they run until they are stopped."""
+"""The shared options of `sluice ds`, their logging, and running until a signal."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 TIME_MAX = 2**31 - 1
-"""The longest time of an option: 24 days in milliseconds, 68 years in seconds. Python waits 292."""
+"""The longest time of an option: 24 days in milliseconds, 68 years in seconds."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class ServersType(click.ParamType):  # type: ignore[type-arg]
-    """One address or several with commas between them: [(host, port), …]."""
+    """One or more addresses with commas between them: [(host, port), …]."""
 
     name = "H:P[,H:P…]"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[tuple[str, int]]:
-        """Read the addresses; a usage error names what is wrong."""
+        """Read the addresses."""
         if isinstance(value, list):
             return value
         try:
@@ -67,7 +67,7 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
     """Add the options of a command that serves clients.
 
     Args:
-        port: the default one.
+        port: the default port.
     """
 
     def add(command: Decorated) -> Decorated:
@@ -78,11 +78,11 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                     type=click.IntRange(0, 65_535),
                     default=port,
                     show_default=True,
-                    help="TCP port for clients to connect to; 0 takes a free one.",
+                    help="TCP port for clients; 0 takes a free one.",
                 ),
                 click.option(
                     "--host",
-                    default="0.0.0.0",  # as the original, which has no such option
+                    default="0.0.0.0",  # like the original, which has no such option
                     show_default=True,
                     help="Address to listen on; 127.0.0.1 lets only this machine connect.",
                 ),
@@ -92,7 +92,7 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                     default=3000,
                     show_default=True,
                     metavar="MS",
-                    help="Close a client that takes nothing for so many milliseconds; 0: never.",
+                    help="Close a client that reads nothing for this many milliseconds; 0: never.",
                 ),
                 click.option(
                     "--inactivitytimeout",
@@ -100,14 +100,14 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                     default=120,
                     show_default=True,
                     metavar="SECONDS",
-                    help="Close a client that neither sent nor received for so many seconds; 0: never.",
+                    help="Close a client that neither sends nor reads for this many seconds; 0: never.",
                 ),
                 click.option(
                     "--on-command-error",
                     type=click.Choice(["keep", "close"]),
                     default="keep",
                     show_default=True,
-                    help="What happens to a client whose command comes in the wrong state.",
+                    help="Close or keep a client that sends a command in the wrong state.",
                 ),
             )
         ):
@@ -118,7 +118,7 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
 
 
 def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> ServerLimits:
-    """Return the limits that the options say."""
+    """Return the limits that the options set."""
     return ServerLimits(
         write_timeout_seconds=writetimeout_ms / 1000,
         inactivity_timeout_seconds=float(inactivitytimeout_seconds),
@@ -126,10 +126,10 @@ def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> Serve
 
 
 def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
-    """Run `work` to its end, or until Ctrl-C, SIGTERM, or the end of our output's reader.
+    """Run `work` until it ends, a signal stops it, or nobody reads our output any more.
 
     Returns:
-        what `work` returned; 0 if it was stopped.
+        the result of `work`; 0 if it was stopped.
     """
     raise_descriptors_max()
 
@@ -146,6 +146,6 @@ def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
     try:
         return uvloop.run(main())
     except BrokenPipeError:
-        # `sluice ds client | head`: the rest of the buffer has nowhere to go.
+        # After `sluice ds client | head` the buffered output has no reader.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

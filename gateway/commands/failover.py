@@ -1,4 +1,4 @@
-"""`sluice failover`: hand the load of the active node over to a standby."""
+"""`sluice failover`: moves the load of the active node to a standby."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
     required=True,
     callback=_address,
     metavar="HOST:PORT",
-    help="Control address of the node that is active (setting control.address).",
+    help="Control address of the active node (setting control.address).",
 )
 @click.option(
     "--to",
@@ -48,8 +48,8 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
 @click.option(
     "--force",
     is_flag=True,
-    help="The active node is dead: activate the standby with the blocks that it has. What only the dead node "
-    "held is missing until its publishers send it again.",
+    help="Activate the standby because the active node is dead. Blocks that only the dead node has are "
+    "missing until their publishers send them again.",
 )
 @tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -62,13 +62,13 @@ def command(
 ) -> None:
     """Hand the load over from the active node to a standby.
 
-    The active node finishes the blocks in flight and ends its publishers in order; the standby becomes active
-    when it holds the same last block; the other becomes its standby. Each step is printed with its time. If a
-    step fails, the first node is active again, and the exit status is 1.
+    The active node finishes its blocks in flight and closes its publishers' streams in order. The standby
+    becomes active when it has the same last block, and the other node becomes its standby. The command prints
+    each step with its time. If a step fails, the first node is active again, and the exit status is 1.
 
-    Ctrl-C, SIGTERM or the end of the terminal does the same before the standby is activated; from then on the
-    rest is done first. The exit status is 130, and the last line says what both nodes are. A second one ends
-    the command at once.
+    Ctrl-C, SIGTERM or a closed terminal undoes the failover as long as the standby is not active; after that
+    the failover finishes first. The exit status is 130, and the last line says what both nodes are. A second
+    signal ends the command at once.
     """
     if source == target:
         raise click.UsageError("--from and --to are the same node")
@@ -80,7 +80,7 @@ def command(
         if not as_json:
             try:
                 click.echo(f"{step.seconds:7.3f} s  {step.name}: {step.detail}")
-            except OSError as error:  # nobody reads any more, or the disk is full: what is begun is finished
+            except OSError as error:  # nobody reads, or the disk is full: the failover goes on
                 unprinted.append(error)
 
     failure: FailoverFailed | None = None

@@ -1,4 +1,4 @@
-"""`sluice keygen`: make the key that signs the blocks of one's own network."""
+"""`sluice keygen`: makes the key that signs the blocks of your own network."""
 
 import json
 from pathlib import Path
@@ -19,14 +19,14 @@ __all__ = ["command"]
     default=Path("sluice.key"),
     show_default=True,
     metavar="FILE",
-    help="File for the private key. It must not be there yet; only its owner may read it.",
+    help="New file for the private key, readable by its owner alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(key_file: Path, as_json: bool) -> None:
     """Make an Ed25519 key for the blocks of your own network.
 
-    Writes the private key, which signs blocks (`sluice generate --key FILE`), and prints the ledger key that
-    makes a node believe it: `sluice serve --ledger-key "$(sluice keygen)"`.
+    The command writes the private key, which signs blocks (`sluice generate --key FILE`), and prints the
+    ledger key that makes a node trust them: `sluice serve --ledger-key "$(sluice keygen)"`.
     """
     key = create_private_key(key_file)
     ledger_key = f"ed25519:{public_key_hex(key)}"

@@ -30,7 +30,7 @@ __all__ = ["command"]
 
 @click.group("ledger")
 def command() -> None:
-    """Look at the ledger data that TSS block proofs are checked with."""
+    """Show the ledger data that a node checks TSS block proofs with."""
 
 
 @command.command("show", short_help="Print the ledger id of a network, and its nodes.")
@@ -40,9 +40,9 @@ def command() -> None:
 def show(source: str, as_json: bool, tls: ClientTls | None) -> None:
     """Print a network's ledger id, its nodes, their weights and the fingerprints of their keys.
 
-    FILE is a publication of a ledger id or a file of block 0, DIR the data folder of a node or a folder of
-    block files, HOST:PORT a node that has block 0. They are checked first: the ledger id is the hash of the
-    address book, and each node has proven that it knows its secret.
+    FILE is a publication of a ledger id or a file of block 0. DIR is the data folder of a node or a folder of
+    block files. HOST:PORT is a node that has block 0. The command first checks that the ledger id is the hash
+    of the address book, and that each node has proven that it knows its secret.
     """
     ledger = _ledger_of(source, tls)
     if as_json:
@@ -56,7 +56,7 @@ def _ledger_of(source: str, tls: ClientTls | None) -> LedgerData:
     if path.exists():
         try:
             return ledger_of_folder(path) if path.is_dir() else ledger_of_file(path)
-        except LedgerKeyError as error:  # of what is looked at: no key was configured
+        except LedgerKeyError as error:  # of the source: no key was configured
             what = error.what.removeprefix("ledger key tss:")
             raise Fatal(what, got=error.got, expected=error.expected) from error
     try:
@@ -92,7 +92,7 @@ def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
 
 
 def _fingerprint(node: LedgerNode) -> str | None:
-    """Return the first bytes of a public key's SHA-256 in hex; None for a node without a key."""
+    """Return the first bytes of a public key's SHA-256 in hex; None: the node has no key."""
     if node.key.Y == SENTINEL_KEY:
         return None
     return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * KEY_HASH_BYTES]

@@ -1,4 +1,4 @@
-"""`sluice repair`: says what can be done about a stream that a start refuses, and does what is chosen."""
+"""`sluice repair`: shows the choices for a stream that a node refuses to start with, and carries one out."""
 
 from __future__ import annotations
 
@@ -21,36 +21,35 @@ from sluice.gateway.table_lines import table_lines
 __all__ = ["command"]
 
 
-@click.command("repair", short_help="Choose what is right where a start refuses a stream.")
+@click.command("repair", short_help="Repair a stream that a node refuses to start with.")
 @click.argument("path", type=NamedPath(exists=True, path_type=Path), metavar="DIR|FILE")
 @click.option(
     "--take",
     "choice",
     type=click.Choice([choice.value for choice in RepairChoice]),
-    help="What is right. entries: the header goes on over the sound blocks, or entries, behind it. header: "
-    "what is behind it goes. sound: the blocks, or entries, before the first damage; all behind that goes.",
+    help="What to keep. entries: extend the header over the sound blocks, or entries, behind it. header: "
+    "remove everything behind the header. sound: remove everything from the first damage on.",
 )
 @click.option(
     "--cut-to",
     type=NamedPath(path_type=Path),
     metavar="FILE",
-    help="Where what goes is written first; nothing is overwritten. Without it: a file named cut-… beside "
-    "the stream file.",
+    help="New file for a copy of what is removed. Default: a file named cut-… beside the stream file.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_json: bool) -> None:
-    """Say what header, index and chain.json believe where a start refuses a stream, and what can be done.
+    """Show what header, index and chain.json say about a stream that a node refuses, and what can be done.
 
-    DIR is the data folder of a node that is stopped. FILE is a stream file whose server is stopped. Nothing
-    is changed without --take. With it, what goes is written to a file of its own first, and the index of
-    bookmarks is made anew. Killed at any moment, do the same again. Exit status 1 where something is wrong
-    and was not repaired.
+    DIR is the data folder of a stopped node. FILE is a stream file whose server is stopped. Without --take
+    the command changes nothing. With it, the command first copies what it removes to a file of its own, and
+    rebuilds the index of bookmarks. If it is killed at any moment, run it again. The exit status is 1 if
+    something is wrong and not repaired.
 
-    See "The node refuses to start" in docs/operations.md first: a node's blocks were acknowledged.
+    First read "The node refuses to start" in docs/operations.md: a node's blocks were acknowledged.
     """
     if as_json and choice is not None and not yes:
-        raise click.UsageError("--json asks nothing: expected --yes with it")
+        raise click.UsageError("--json cannot ask: expected --yes with it")
     file = stream_file_of(path)
     stream_type = stream_type_of(file)
     if choice is None:
@@ -61,10 +60,10 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
         return
 
     def agree(found: Found, offer: Offer, place: Path | None) -> None:
-        """Show what is found and what will be done, and ask."""
+        """Show the finding and the plan, and ask."""
         lines = [*_lines(found, offer), *([] if place is None else [f"goes to {place} first"])]
         if not yes and not is_wanted(lines, "Do it?"):
-            raise Fatal(str(file), got="no leave to repair", expected="y, or --yes; nothing was changed")
+            raise Fatal(str(file), got="no consent to repair", expected="y, or --yes; nothing was changed")
 
     offer, place = take(file, stream_type, RepairChoice(choice), cut_to, agree)
     if as_json:
@@ -76,7 +75,7 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
 
 
 def _lines(found: Found, chosen: Offer | None = None) -> Iterator[str]:
-    """Say what each believes, and what can be done, or what will be."""
+    """Say what header, index and chain.json believe, and the choices or the chosen one."""
     kind = "data folder of a node" if found.is_node else "stream file"
     if found.refusal is None:
         tail = found.standing.behind
@@ -107,7 +106,6 @@ def _beliefs(found: Found) -> list[tuple[str, str]]:
 
 
 def _gives(offer: Offer) -> str:
-    """Say what a choice gives."""
     goes = f"{offer.cut_entries} entries, {offer.cut_bytes} bytes go" if offer.cut_bytes else "nothing goes"
     why = "" if offer.why_no_more is None else f"; no more, as {offer.why_no_more}"
     return f"ends with {_end(offer)}; {goes}{why}"

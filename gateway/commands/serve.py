@@ -1,6 +1,6 @@
-"""`sluice serve`: resolve the settings, set up the log, run one node.
+"""`sluice serve`: resolves the settings, sets up the log, runs one node.
 
-The options follow from `gateway.settings.table`; this module adds `--config` and `--print-config`.
+The options come from `gateway.settings.table`; this module adds `--config` and `--print-config`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["command"]
 log = logging.getLogger(__name__)
 
 _FORMER = "former_"
-"""Begins the parameter of an option under its former name."""
+"""The prefix of the parameter of an option's former name."""
 _HEADINGS = {"grpc": "gRPC", "tcp": "TCP", "http": "HTTP"}
 
 
 class _ServeCommand(click.Command):
-    """A command whose help groups the options by the section of their setting."""
+    """A command whose help groups the options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one definition list for each section, then the options that are no settings."""
+        """Write a list for each section, then the options that are no settings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         section_of = {setting.attribute: setting.section for setting in SETTINGS}
         for param in self.get_params(ctx):
@@ -45,7 +45,8 @@ class _ServeCommand(click.Command):
 
 
 def _option(setting: Setting) -> click.Option:
-    """Make the option of one setting. It takes any text: the kind reads it, as it does for other sources."""
+    """Make the option of one setting. It accepts any text; the setting's kind reads it, as from other
+    sources."""
     unit = f"{setting.unit}, " if setting.unit else ""
     help_text = f"{setting.help}  [{unit}default: {setting.default_text}]"
     name = setting.attribute
@@ -59,7 +60,6 @@ def _option(setting: Setting) -> click.Option:
 
 
 def _former_option(setting: Setting) -> click.Option:
-    """Make the hidden option of a setting's former name."""
     return click.Option(
         [_FORMER + setting.attribute, *setting.former_flags],
         multiple=setting.is_list,
@@ -69,7 +69,7 @@ def _former_option(setting: Setting) -> click.Option:
 
 
 def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
-    """Run one node until it is told to stop; its exit status becomes the command's."""
+    """Run one node until it is stopped, and exit with its status."""
     written = {setting.name: flags[setting.attribute] for setting in SETTINGS}
     written |= {
         setting.former_name: flags[_FORMER + setting.attribute]
@@ -91,7 +91,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
 
 
 def _log_start(resolved: Resolved) -> None:
-    """Log which settings are not the defaults, and variables that may have been meant as settings."""
+    """Log the settings that differ from the defaults, and variables that may have been meant as settings."""
     for setting in SETTINGS:
         if (origin := resolved.origins[setting.name]) != "default":
             value = setting.kind.to_toml(getattr(resolved.settings, setting.attribute)).strip('"')
@@ -117,17 +117,16 @@ command = _ServeCommand(
         click.Option(
             ["--print-config"],
             is_flag=True,
-            help="Print the settings that apply, as TOML with the origin of each, and end.",
+            help="Print the effective settings as TOML, each with its origin, and end.",
         ),
     ],
     help=(
-        "Run one node: publishers over gRPC, verified blocks to data-streamer clients over TCP.\n\n"
+        "Run one node: take blocks from publishers over gRPC, serve verified blocks over TCP and gRPC.\n\n"
         "Every option is also a key of the TOML file and a variable of the environment: "
         "publish.max_block_bytes is max_block_bytes in [publish], and SLUICE_PUBLISH_MAX_BLOCK_BYTES. "
-        "Flags go before the environment, the environment before the file. "
-        "Sizes may be written 8MiB or 1GiB; a time limit of 0 means no limit. "
-        "A name that ends in _seconds may be written without that."
+        "A flag overrides the environment, the environment overrides the file. "
+        "A size may have a unit, as in 8MiB or 1GiB; a time limit of 0 means no limit. "
+        "The ending _seconds of a name may be left out."
     ),
     short_help="Run one node.",
 )
-"""The click command."""

@@ -1,4 +1,4 @@
-"""The entry point of `sluice`: takes Ctrl-C while the rest is imported, a tenth of a second or more."""
+"""The entry point of `sluice`: handles Ctrl-C during the imports, which take a tenth of a second or more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _STATUS_INTERRUPTED = 130
 
 
 def main() -> int:
-    """Import and run `gateway.commands.cli.main`, and return its exit status."""
-    # gRPC's own lines, of clients that are gone and servers that say goodbye, would stand between ours.
+    """Import and run `gateway.commands.cli.main`; return its exit status."""
+    # gRPC's own log lines, about clients that come and go, would mix with ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from sluice.gateway.commands.cli import main as run

@@ -1,4 +1,4 @@
-"""`sluice status`: several nodes side by side, and whether they hold the same chain."""
+"""`sluice status`: compares several nodes, and whether they have the same chain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from sluice.gateway.transport.channels import ClientTls
 __all__ = ["command"]
 
 _INTERVAL_SECONDS_MAX = 86_400
-"""An operator who looks less than once a day does not watch."""
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -34,9 +33,9 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-@click.command("status", short_help="Show what nodes hold, and whether they agree.")
+@click.command("status", short_help="Show which blocks nodes have, and whether they agree.")
 @click.argument("addresses", nargs=-1, required=True, callback=_addresses, metavar="HOST:PORT...")
-@click.option("--watch", is_flag=True, help="Ask again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--interval",
     "interval_seconds",
@@ -44,12 +43,14 @@ def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks with --watch.",
+    help="Time between two requests with --watch.",
 )
 @click.option(
-    "--detail", is_flag=True, help="Say of each node what it can do, and what it knows of the network."
+    "--detail", is_flag=True, help="Show each node's capabilities, and what it knows of the network."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with --watch one each time.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one for each request."
+)
 @tls_options
 def command(
     addresses: tuple[str, ...],
@@ -59,11 +60,11 @@ def command(
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
-    """Show what nodes hold, and whether they agree; HOST:PORT is a node's gRPC address.
+    """Show which blocks nodes have, and whether they agree. HOST:PORT is a node's gRPC address.
 
-    The root hash is that of the last block that all of them have. "behind" counts the blocks that another of
-    the nodes has and this one has not, "missing" those that the node itself has heard of. The exit status is
-    1 when a node does not answer or has another root hash. JSON has the detail in any case.
+    The root hash is that of the last block that all nodes have. "behind" counts the blocks that another of
+    the nodes has and this one lacks, "missing" those that the node itself knows of and lacks. The exit status
+    is 1 if a node does not answer or has another root hash. JSON output always includes the detail.
     """
 
     def look() -> Coroutine[Any, Any, NodesView]:
@@ -80,7 +81,7 @@ def command(
 async def _watch(
     look: Callable[[], Awaitable[NodesView]], interval_seconds: float, *, as_json: bool
 ) -> NoReturn:
-    """Look again and again until Ctrl-C, in one event loop, which handles that at any time."""
+    """Repeat until Ctrl-C in one event loop, which handles Ctrl-C at any time."""
     view = await look()
     if sys.stdout.isatty() and not as_json:
         console = Console()

@@ -17,20 +17,19 @@ from sluice.gateway.transport.outgoing import VIA_VARIABLE
 __all__ = ["tls_options"]
 
 _OPTIONS = (
-    ("--tls-ca", "TLS: PEM file of the authorities of the nodes' certificates."),
-    ("--tls-cert", "TLS: PEM file of a certificate of your own."),
-    ("--tls-key", "TLS: PEM file of its private key."),
+    ("--tls-ca", "TLS: PEM file of the authorities that sign the nodes' certificates."),
+    ("--tls-cert", "TLS: PEM file of your own certificate."),
+    ("--tls-key", "TLS: PEM file of the private key of --tls-cert."),
 )
 
 
 def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the function gets `tls`, a `ClientTls`, or None if none of them is given.
+    """Add the options; the function gets `tls`, a `ClientTls`, or None without any of them.
 
-    Without --tls-ca the node's certificate is checked against the system's authorities; --tls alone asks for
-    that. --tls-server-name is the name in the certificate, if it is not the host.
+    Without --tls-ca the system's authorities check the node's certificate; --tls alone asks for that.
 
     Raises:
-        TlsError: from the function that is returned: a certificate without a key, or a key without one.
+        TlsError: from the returned function: a certificate without a key, or a key without a certificate.
     """
 
     @functools.wraps(function)
@@ -45,8 +44,8 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         if via is not None:
-            os.environ[VIA_VARIABLE] = via  # for the processes that this one starts, too
-        # Absolute: processes with other current folders may read them (Spark's workers).
+            os.environ[VIA_VARIABLE] = via  # for child processes, too
+        # Absolute: processes in other folders may read them (Spark's workers).
         files = [None if file is None else str(Path(file).absolute()) for file in (tls_ca, tls_cert, tls_key)]
         ca_file, certificate_file, key_file = files
         is_wanted = use_tls or any(files) or tls_server_name is not None
@@ -56,13 +55,13 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     via_help = (
-        "How nodes are reached: directly, or relayed by this process with headers that Helidon's servers "
-        "take. By default a server is asked directly, and relayed to when it refuses that."
+        "Connect to nodes directly, or relay through this process with headers that Helidon's servers "
+        "accept. auto, the default, connects directly first, and relays if the server refuses."
     )
     via = click.option("--via", type=click.Choice(["auto", "direct", "relay"]), help=via_help)
-    name_help = "TLS: the name in the nodes' certificates, where it is not their host."
+    name_help = "TLS: the name in the nodes' certificates, if it is not their host."
     with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(via(with_tls))
     for name, text in reversed(_OPTIONS):
         with_tls = click.option(name, type=NamedPath(), metavar="FILE", help=text)(with_tls)
-    flag_help = "Connect with TLS; any of the following means it, too."
+    flag_help = "Connect with TLS; each --tls-… option implies it."
     return click.option("--tls", "use_tls", is_flag=True, help=flag_help)(with_tls)

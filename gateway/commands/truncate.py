@@ -33,12 +33,12 @@ _U64 = click.IntRange(0, (1 << 64) - 1)
 
 
 class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
-    """A bookmark, in hex or by what it counts; the value is the bookmarks it may mean, in order of trial."""
+    """A bookmark, in hex or by kind and number; the value lists the bookmarks it may mean, in the order to
+    try."""
 
     name = "HEX|TYPE:VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[bytes]:
-        """Read it; a usage error says what is expected."""
         if isinstance(value, list):
             return value
         if _HEX.fullmatch(value):
@@ -53,33 +53,28 @@ class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The numbers of blocks."""
+    """The blocks that stay and go."""
 
     first: int
     kept_last: int
     last: int
     unix_seconds: tuple[int | None, int | None]
-    """Times of the first and the last that go, since 1970."""
+    """The times of the first and the last block that go, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The cut: what stays and what goes."""
-
     path: Path
-    """The stream file."""
     is_node: bool
     kept_entries: int
     total_entries: int
     cut_bytes: int
-    """Of the stream file."""
     blocks: _Blocks | None
-    """None where it is not cut by blocks."""
+    """None: not cut by blocks."""
     place: Path
-    """The file to which the cut part is written first."""
+    """The file that receives the cut part first."""
 
     def as_json(self, *, truncated: bool) -> dict[str, object]:
-        """Return the plan for `--json`."""
         blocks = self.blocks
         return {
             "file": str(self.path),
@@ -95,7 +90,6 @@ class _Plan:
         }
 
     def lines(self) -> Iterator[str]:
-        """Return the plan for people."""
         kind = "data folder of a node" if self.is_node else "stream file"
         yield f"{self.path}: {kind}, {self.total_entries} entries"
         last = self.kept_entries - 1
@@ -124,20 +118,19 @@ def _time(seconds: int | None) -> str:
 
 @click.command("truncate", short_help="Cut the last blocks off a node's data, or entries off a stream.")
 @click.argument("path", type=NamedPath(exists=True, path_type=Path), metavar="DIR|FILE")
-@click.option("--to-block", type=_U64, metavar="N", help="Block N is the last that stays.")
-@click.option("--to-entry", type=_U64, metavar="N", help="Entry N is the last that stays.")
+@click.option("--to-block", type=_U64, metavar="N", help="Keep blocks up to N.")
+@click.option("--to-entry", type=_U64, metavar="N", help="Keep entries up to N.")
 @click.option(
     "--to-bookmark",
     type=_BookmarkType(),
-    help="This bookmark goes, and all behind it: its bytes in hex, or l2block:N, batch:N in either network's "
-    "form, or 0..255:N (one byte, and N in eight). Where several entries are this bookmark, the last counts.",
+    help="Cut from this bookmark on: its bytes in hex, or l2block:N, batch:N in either network's form, or "
+    "0..255:N (one byte, and N in eight). If several entries are this bookmark, the last one counts.",
 )
 @click.option(
     "--cut-to",
     type=NamedPath(path_type=Path),
     metavar="FILE",
-    help="Where what goes is written first, as a stream file; nothing is overwritten. Without it: a file "
-    "named cut-… beside the stream file.",
+    help="New stream file for a copy of what is cut. Default: a file named cut-… beside the stream file.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text; needs --yes.")
@@ -150,19 +143,20 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Cut the end off a stream for good, and write what goes to a file of its own first.
+    """Cut the end off a stream for good, after copying it to a file of its own.
 
-    DIR is the data folder of a node that is stopped: cut it with --to-block. FILE is a stream file, of sluice
-    ds or of the Go data streamer, whose server is stopped: cut it with --to-entry or --to-bookmark. What
-    stays is not changed. Killed at any moment, the stream is whole, as it was or cut; do the same again.
+    DIR is the data folder of a stopped node: cut it with --to-block. FILE is a stream file, of sluice ds or
+    of the Go data streamer, whose server is stopped: cut it with --to-entry or --to-bookmark. The command
+    does not change what stays. If it is killed at any moment, the stream is whole, either as before or cut:
+    run it again.
 
-    The blocks of a node were acknowledged: publishers may not have them any more, and its standbys have to be
-    cut as well. See "The last block fits nobody" in docs/operations.md first.
+    A node's blocks were acknowledged: publishers may not have them any more, and its standbys must be cut as
+    well. First read "The last block fits nobody" in docs/operations.md.
     """
     if sum(option is not None for option in (to_block, to_entry, to_bookmark)) != 1:
         raise click.UsageError("expected one of --to-block, --to-entry and --to-bookmark")
     if as_json and not yes:
-        raise click.UsageError("--json asks nothing: expected --yes with it")
+        raise click.UsageError("--json cannot ask: expected --yes with it")
     file = stream_file_of(path)
     looked = look_at(file)
     is_node = looked.holds_blocks and file.name == STREAM_FILE_NAME
@@ -183,7 +177,7 @@ def command(
             return
         check_place(plan.place, total - kept)
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
-            raise Fatal(str(file), got="no leave to cut", expected="y, or --yes; nothing was changed")
+            raise Fatal(str(file), got="no consent to cut", expected="y, or --yes; nothing was changed")
         write_cut(streamer, kept, plan.place)
         if store is not None and to_block is not None:
             store.truncate(to_block)
@@ -196,7 +190,7 @@ def command(
 def _opened(
     file: Path, looked: CutCheck, *, is_node: bool
 ) -> Iterator[tuple[BlockStore | None, DataStreamer]]:
-    """Open the stream, locked; of a node, with its chain."""
+    """Open and lock the stream; for a node, with its chain."""
     header = looked.header
     if not is_node:
         with DataStreamer.open(file, stream_type=header.stream_type) as streamer:
@@ -297,19 +291,18 @@ def _planned(
 
 
 def is_wanted(lines: Iterable[str], question: str) -> bool:
-    """Show what will be done, and ask. Raises UsageError where nobody can be asked."""
+    """Show the plan and ask. Raises UsageError if nobody can answer."""
     for line in lines:
         click.echo(line)
     click.echo(f"{question} [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if not answer:
         click.echo("", err=True)
-        raise click.UsageError("nobody answers: expected --yes where nobody can be asked")
+        raise click.UsageError("no answer: expected --yes where nobody can be asked")
     return answer.strip().lower() in ("y", "yes")
 
 
 def _say(plan: _Plan, *, as_json: bool, truncated: bool) -> None:
-    """Say what was done."""
     if as_json:
         click.echo(json.dumps(plan.as_json(truncated=truncated)))
         return
@@ -317,7 +310,7 @@ def _say(plan: _Plan, *, as_json: bool, truncated: bool) -> None:
     if plan.blocks is not None:
         last = f"block {plan.blocks.kept_last}, {last}"
     if not truncated:
-        click.echo(f"{plan.path} ends there already, with {last}: nothing was changed")
+        click.echo(f"{plan.path} already ends with {last}: nothing was changed")
         return
     click.echo(f"{plan.path} ends with {last} now")
     click.echo(f"What was cut is in {plan.place}")

@@ -292,6 +292,7 @@ class Node:
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
+            limits=self._limits.cluster,
         )
 
     def _make_healer(self) -> None:
@@ -305,6 +306,7 @@ class Node:
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             stall_seconds=settings.catchup_stall_seconds,
             tls=peer_tls(settings),
+            limits=self._limits.cluster,
         )
         self._cleanup.callback(self._healer.close)
 
@@ -475,7 +477,14 @@ class Node:
         self._cleanup.push_async_callback(self._end_subscribers)
         quorum = self.conductor.acknowledging.quorum
         if quorum is not None:  # until the conductor has stopped: its last blocks may wait for standbys
-            standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
+            standbys = StandbyWatch(
+                self.conductor,
+                quorum,
+                self.store,
+                self._peers,
+                peer_tls(settings),
+                limits=self._limits.cluster,
+            )
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)

@@ -11,6 +11,7 @@ from sluice.datastream import ServerLimits
 from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.records import RaceRules
@@ -43,6 +44,7 @@ class NodeLimits:
     """The limits of a node that no setting changes."""
 
     access: AccessLimits = field(default_factory=AccessLimits)
+    cluster: ClusterLimits = CLUSTER_LIMITS
     pipeline: PipelineLimits = field(default_factory=PipelineLimits)
     """Two of its limits are settings."""
     drain: DrainLimits = field(default_factory=DrainLimits)

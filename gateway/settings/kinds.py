@@ -1,7 +1,7 @@
-"""The kinds of values that settings have, and how each is read and written.
+"""The kinds of setting values, and how to read and write each.
 
-A kind reads a text (from a flag or the environment) or a TOML value (from the file) by the same `read`, so
-`8MiB` means the same everywhere. Pure: nothing here reads a file.
+A kind reads a text (from a flag or the environment) or a TOML value by the same `read`, so `8MiB` means the
+same everywhere. Pure: nothing here reads a file.
 
     kind           as text                        as TOML               in Python
     WholeNumber    "64"                           64                    int
@@ -72,7 +72,7 @@ _SWITCHES = {
 
 
 class NotThisKind(ValueError):
-    """A text or TOML value is not one of the kind; the one argument says what would be."""
+    """A value is not of the kind; the one argument says what the kind accepts."""
 
 
 class SettingKind(Protocol):
@@ -80,21 +80,21 @@ class SettingKind(Protocol):
 
     @property
     def metavar(self) -> str:
-        """The placeholder in the help text, `HOST:PORT`."""
+        """The placeholder in the help, `HOST:PORT`."""
 
     def read(self, written: object) -> object:
-        """Turn a text or a TOML value into the Python value.
+        """Convert a text or a TOML value.
 
         Raises:
-            NotThisKind: with what would be accepted, in words.
+            NotThisKind: with the accepted values in words.
         """
 
     def to_toml(self, value: object) -> str:
-        """Write a value of `read` as the right-hand side of a TOML line."""
+        """Return a value as the right-hand side of a TOML line."""
 
 
 def size_text(size: int) -> str:
-    """Write a number of bytes in the largest unit that divides it: `8MiB`, `1000B`."""
+    """Return a number of bytes in the largest unit that divides it: `8MiB`, `1000B`."""
     for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
@@ -102,31 +102,27 @@ def size_text(size: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a text as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
 
 
 class _Quoted:
-    """A kind whose values are written as TOML strings."""
-
     __slots__ = ()
 
     def to_toml(self, value: object) -> str:
-        """Write the value as a string."""
         return _quoted(str(value))
 
 
 @dataclass(frozen=True, slots=True)
 class WholeNumber:
-    """A whole number with a least and a greatest value."""
+    """A whole number in a range."""
 
     least: int
     most: int
     metavar: str = "NUMBER"
 
     def read(self, written: object) -> int:
-        """Read `64`, `10_000`; a TOML float or boolean is refused."""
+        """Read `64`, `10_000`; refuse a TOML float or boolean."""
         number: int | None = None
         if isinstance(written, str) and _WHOLE.fullmatch(written.strip()):
             number = int(written)
@@ -137,7 +133,7 @@ class WholeNumber:
         return number
 
     def to_toml(self, value: object) -> str:
-        """Write the digits."""
+        """Return the digits."""
         return str(value)
 
 
@@ -153,7 +149,7 @@ class Seconds:
         """Read `2`, `2.5` or `.5`."""
         seconds: float | None = None
         if isinstance(written, int | float) and not isinstance(written, bool):
-            seconds = written  # no float yet: a whole number in the file may be too large for one
+            seconds = written  # no float yet: the number may be too large for one
         elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
             seconds = float(written)
         if seconds is None or not 0 <= seconds <= self.most or (seconds == 0 and not self.none_allowed):
@@ -162,13 +158,13 @@ class Seconds:
         return float(seconds)
 
     def to_toml(self, value: object) -> str:
-        """Write the shortest decimal form."""
+        """Return the shortest decimal form."""
         return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number of bytes, written plain or with B, KiB, MiB, GiB."""
+    """A number of bytes, plain or with B, KiB, MiB, GiB."""
 
     least: int
     most: int
@@ -186,14 +182,14 @@ class Size:
         return size
 
     def to_toml(self, value: object) -> str:
-        """Write the size in its largest unit."""
+        """Return the size in its largest unit."""
         assert isinstance(value, int)
         return _quoted(size_text(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words or numbers; a number may be written as a text or as a TOML integer."""
+    """One of a few words or numbers; a number may be a text or a TOML integer."""
 
     words: tuple[str | int, ...]
 
@@ -203,15 +199,15 @@ class Choice:
         return "|".join(str(word) for word in self.words)
 
     def read(self, written: object) -> str | int:
-        """Read one of the words, in any case."""
+        """Read one of the words in any case."""
         if isinstance(written, str | int) and not isinstance(written, bool):
-            for word in self.words:  # a number in the file may be too long to become a text
+            for word in self.words:  # a number in the file may be too long for a text
                 if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
                     return word
         raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
 
     def to_toml(self, value: object) -> str:
-        """Write the number, or the word as a string."""
+        """Return the number, or the word as a string."""
         return _quoted(value) if isinstance(value, str) else str(value)
 
 
@@ -230,13 +226,14 @@ class Switch:
         raise NotThisKind("on or off (true or false in the file)")
 
     def to_toml(self, value: object) -> str:
-        """Write true or false."""
+        """Return true or false."""
         return "true" if value else "false"
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort(_Quoted):
-    """A network address; port 0, a free port, only where `port_min` is 0: to listen, not to connect."""
+    """A network address. Port 0, any free port, is valid only with `port_min` 0: to listen, not to
+    connect."""
 
     metavar: str = "HOST:PORT"
     port_min: int = 0
@@ -253,13 +250,12 @@ class HostPort(_Quoted):
 
 @dataclass(frozen=True, slots=True)
 class _Path(_Quoted):
-    """A path; `~` is the home folder. Who opens it finds out whether it is there."""
+    """A path; `~` is the home folder. The path need not exist yet."""
 
     metavar: str
     what: str
 
     def read(self, written: object) -> Path:
-        """Read a path that is not empty."""
         if not isinstance(written, str) or not written.strip() or "\0" in written:
             raise NotThisKind(self.what)
         try:
@@ -292,7 +288,7 @@ class FirstBlock:
     most: int = BLOCK_NUMBER_MAX
 
     def read(self, written: object) -> int | str:
-        """Read a block number or `any`; the highest number means "no block" on the wire, and is none."""
+        """Read a block number or `any`; refuse the highest number, which means "no block" on the wire."""
         if isinstance(written, str) and written.strip().lower() == "any":
             return "any"
         try:
@@ -307,12 +303,12 @@ class FirstBlock:
 
 @dataclass(frozen=True, slots=True)
 class Text(_Quoted):
-    """A text that is not empty and has no blanks; the room that uses it reads its meaning."""
+    """A text without blanks; the room that uses it reads its meaning."""
 
     metavar: str
 
     def read(self, written: object) -> str:
-        """Read the text without the blanks around it."""
+        """Read a text, and strip it."""
         if not isinstance(written, str) or not written.strip() or len(written.split()) != 1:
             raise NotThisKind(f"a text of the form {self.metavar}")
         return written.strip()
@@ -325,7 +321,7 @@ class Network(_Quoted):
     metavar: str = "ADDRESS/BITS"
 
     def read(self, written: object) -> str:
-        """Read an IPv4 or IPv6 network; bits beyond its length are refused."""
+        """Read an IPv4 or IPv6 network; refuse bits beyond its length."""
         if isinstance(written, str):
             with suppress(ValueError):
                 return str(ipaddress.ip_network(written.strip()))
@@ -339,13 +335,13 @@ _NAME_KINDS = frozenset({"URI", "DNS", "IP", "email"})
 class Subject(_Quoted):
     """A name that a certificate proves: its subject, `CN=alice,O=Net`, or `URI:spiffe://net/alice`.
 
-    `openssl x509 -nameopt RFC2253` shows the subject; an alternative name has its kind in front.
+    `openssl x509 -nameopt RFC2253` prints the subject; the kind precedes an alternative name.
     """
 
     metavar: str = "SUBJECT"
 
     def read(self, written: object) -> str:
-        """Read an `attribute=value`, or a kind and a name; blanks and commas may be part of it."""
+        """Read an `attribute=value`, or a kind and a name; both may contain blanks and commas."""
         text = written if isinstance(written, str) else ""
         kind, _, name = text.strip().partition(":")
         if "=" not in text.strip(" =") and not (kind in _NAME_KINDS and name):
@@ -356,11 +352,12 @@ class Subject(_Quoted):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Several values of one kind: a repeated flag, a list in the file, commas in the environment."""
+    """Several values of one kind: a repeated flag, a list in the file, a separated text in the
+    environment."""
 
     kind: SettingKind
     separator: str = ","
-    """The text between values in the environment."""
+    """The separator in the environment."""
 
     @property
     def metavar(self) -> str:
@@ -368,7 +365,7 @@ class Listed:
         return self.kind.metavar
 
     def read(self, written: object) -> tuple[object, ...]:
-        """Read a text with separators, or a list or tuple of texts or TOML values; it may be empty."""
+        """Read a text with separators, or a list or tuple of values; it may be empty."""
         if isinstance(written, str):
             written = [part for part in written.split(self.separator) if part.strip()]
         if not isinstance(written, list | tuple):
@@ -376,6 +373,6 @@ class Listed:
         return tuple(self.kind.read(one) for one in written)
 
     def to_toml(self, value: object) -> str:
-        """Write a TOML array."""
+        """Return a TOML array."""
         assert isinstance(value, tuple)
         return "[" + ", ".join(self.kind.to_toml(one) for one in value) + "]"

@@ -4,13 +4,12 @@
     to_toml(resolved) -> str                          a file that gives these settings again
 
 Invariants
-  - A value that cannot be used is an error, even if a source of higher precedence replaces it. The error
-    names the setting, got, expected and the origin.
-  - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
-    Kubernetes puts such variables into every container beside a Service named `sluice`.
-  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it. Two
-    names of one setting in one source are an error.
-  - A former name is read as the present one and listed in `Resolved.former_names`, to be warned of.
+  - An invalid value is an error, even if a source of higher precedence replaces it. The error names the
+    setting, got, expected and the origin.
+  - An unknown key in the file is an error. An unknown variable `SLUICE_…` is only reported: Kubernetes puts
+    such variables into every container beside a Service named `sluice`.
+  - A name may omit its unit: publish.block_timeout. Two names of one setting in one source are an error.
+  - A former name counts as the present one, and `Resolved.former_names` lists it for a warning.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from sluice.gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setti
 __all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
 
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
-"""Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
+"""Bytes of the TOML file. A file with all settings has a few thousand; a larger one is a wrong path."""
 
 CONFIG_FLAG = "--config"
-"""The flag that names the TOML file."""
 
 CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
-"""The environment variable that names the TOML file when the flag does not."""
+"""The environment variable that names the TOML file if the flag does not."""
 
 _DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -47,16 +45,15 @@ _KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings that apply, and their origins."""
+    """The effective settings and their origins."""
 
     settings: Settings
-    """The values."""
     origins: Mapping[str, str]
     """Dotted name to `default`, `file sluice.toml`, `environment SLUICE_ROLE` or `flag --role`."""
     unknown_environment: tuple[str, ...]
     """Variables that begin with `SLUICE_` and are no setting."""
     former_names: tuple[tuple[str, str], ...] = ()
-    """Each former name that was written, key, variable or flag, and the dotted name that it has now."""
+    """Each former name in use (key, variable or flag), and the present dotted name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +61,9 @@ class Rule:
     """A rule between settings."""
 
     name: str
-    """The setting that the error names."""
+    """The setting that an error names."""
     holds: Callable[[Settings], bool]
-    """Returns whether the settings keep the rule."""
     expected: Callable[[Settings], str]
-    """Returns in words what would keep it."""
 
 
 def _pair_rule(section: str) -> Rule:
@@ -86,7 +81,7 @@ def _pair_rule(section: str) -> Rule:
 
 
 def _needs(name: str, other: str, why: str = "") -> Rule:
-    """Return the rule that a setting is of use only where another one is set as well."""
+    """Return the rule that a setting needs another one."""
 
     def holds(settings: Settings) -> bool:
         value, needed = (getattr(settings, _BY_NAME[each].attribute) for each in (name, other))
@@ -96,13 +91,13 @@ def _needs(name: str, other: str, why: str = "") -> Rule:
 
 
 def _tls_rules(section: str) -> tuple[Rule, Rule]:
-    """Return the rules of the three TLS files of one address."""
+    """Return the rules of one address's three TLS files."""
     certificate = f"{section}.tls_certificate"
     return _pair_rule(section), _needs(f"{section}.tls_client_ca", certificate)
 
 
 def _client_ca_for_nodes(settings: Settings) -> Path | None:
-    """Return the authorities of client certificates at the address where other nodes connect."""
+    """Return the client CA of the address where other nodes connect."""
     if settings.subscriber_address is None:
         return settings.grpc_tls_client_ca
     return settings.subscriber_tls_client_ca
@@ -117,8 +112,9 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
     ),
-    Rule(  # The blocks of a group are acknowledged at once, and those of the next groups while they are sent:
-        # a smaller queue would close publishers that read all. 346 waited for one of three at full speed.
+    Rule(
+        # The node acknowledges the blocks of a group at once, and further groups while it sends those
+        # answers: a smaller queue would close publishers that read everything.
         "publish.send_queue_max",
         lambda s: s.publish_send_queue_max >= 16 * s.commit_max_blocks_per_group,
         lambda s: f"at least {16 * s.commit_max_blocks_per_group}, which is 16 x commit.max_blocks_per_group",
@@ -155,20 +151,19 @@ RULES: tuple[Rule, ...] = (
         lambda s: f"at least {s.catchup_backoff_seconds:g}, which is catchup.backoff_seconds",
     ),
 )
-"""The rules, checked in this order when every single value is right."""
+"""The rules, in the order of checking, after every single value is valid."""
 
 
 def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
-    """Read all sources, and return the settings that apply.
+    """Read all sources, and return the effective settings.
 
     Args:
-        flags: dotted name, present or former, to what was written after the flag; None or () where the flag
-            was not given.
+        flags: dotted name, present or former, to the flag's value; None or () without the flag.
         environ: the environment.
-        config: the TOML file, or None for the one that the environment names, if it does.
+        config: the TOML file; None: the one that the environment names, if any.
 
     Raises:
-        SettingError: the first value that cannot be used, key that is no setting, or broken rule.
+        SettingError: the first invalid value, unknown key, or broken rule.
     """
     values: dict[str, object] = {}
     former_names: list[tuple[str, str]] = []
@@ -204,15 +199,15 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
             if is_former:
                 former_names.append((flag, setting.name))
 
-    typed: dict[str, Any] = values  # each kind reads the type of its field; a test checks the table
+    typed: dict[str, Any] = values  # each kind reads its field's type; a test checks the table
     settings = Settings(**typed)
     _check_rules(settings, origins)
     return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
 def to_toml(resolved: Resolved) -> str:
-    """Write the settings as a TOML file, each with its origin in a comment."""
-    lines = ["# The settings that apply. Unset ones are comments; a comment after a value says its origin."]
+    """Return the settings as a TOML file, each with its origin in a comment."""
+    lines = ["# The effective settings. Unset ones are comments; a comment after a value names its origin."]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         if section != NODE_SECTION:
             lines += ["", f"[{section}]"]
@@ -223,7 +218,6 @@ def to_toml(resolved: Resolved) -> str:
 
 
 def _toml_line(setting: Setting, resolved: Resolved) -> str:
-    """Write one setting; an unset one becomes a comment."""
     key = setting.name.rpartition(".")[2]
     value = getattr(resolved.settings, setting.attribute)
     origin = resolved.origins[setting.name]
@@ -235,7 +229,7 @@ def _toml_line(setting: Setting, resolved: Resolved) -> str:
 
 
 def _config_bytes(path: Path) -> bytes:
-    """Read the file, which may be a pipe, as a shell makes of `<(…)`."""
+    """Read the file, which may be a pipe, as for `<(…)`."""
     try:
         with path.open("rb") as file:
             content = file.read(CONFIG_FILE_BYTES_MAX + 1)
@@ -255,14 +249,14 @@ def _config_bytes(path: Path) -> bytes:
 
 
 def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
-    """Read the file: the settings in it, each with its name there and its TOML value."""
+    """Read the file; return each setting in it, with its name there and its TOML value."""
     try:
         tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(
             CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
         ) from error
-    except (ValueError, RecursionError) as error:  # which tomllib lets through
+    except (ValueError, RecursionError) as error:  # tomllib does not catch these
         raise SettingError(
             CONFIG_FLAG, got=_beyond(error), expected="values that a setting can have", where=f"file {path}"
         ) from error
@@ -287,7 +281,7 @@ def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
 
 
 def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """Return the variable that has the setting; an empty one counts as unset."""
+    """Return the variable that sets the setting; an empty one counts as unset."""
     names = [name for name in setting.environments if environ.get(name)]
     if len(names) > 1:
         raise _given_twice(setting, names[1], f"environment {names[0]}")
@@ -305,7 +299,7 @@ def _nearest(name: str) -> str:
 
 
 def _got(written: object) -> str:
-    """Return a value as it was written; a very long one is cut."""
+    """Return a value as written; cut a very long one."""
     try:
         text = repr(written)
     except (ValueError, RecursionError) as error:
@@ -314,14 +308,13 @@ def _got(written: object) -> str:
 
 
 def _beyond(error: ValueError | RecursionError) -> str:
-    """Return in words what Python cannot turn into a value, or into a text."""
+    """Return in words why Python cannot read or print a value."""
     if isinstance(error, RecursionError):
         return "lists or tables too deep in each other"
     return f"a number of more than {sys.get_int_max_str_digits()} digits"
 
 
 def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
-    """Raise SettingError for the first of `RULES` that is broken."""
     for rule in RULES:
         if not rule.holds(settings):
             setting = _BY_NAME[rule.name]
@@ -331,7 +324,7 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables `SLUICE_…` that are no setting, without those that Kubernetes makes."""
+    """Return the variables `SLUICE_…` that are no setting, without those from Kubernetes."""
     known = {name for setting in SETTINGS for name in setting.environments}
     known.add(CONFIG_ENVIRONMENT)
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)

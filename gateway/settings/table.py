@@ -1,4 +1,4 @@
-"""The settings of a node: one table, from which options, files, variables and docs/settings.md are made.
+"""The settings of a node: the one table behind options, files, variables and docs/settings.md.
 
 Each row of `Settings` gives the dotted name, the kind, the default, the unit and the help. The other forms
 follow from the name; a few flags have a shorter one:
@@ -12,9 +12,9 @@ follow from the name; a few flags have a shorter one:
 `python -m sluice.gateway.settings.table` prints docs/settings.md; a test compares it with the page.
 
 Invariants
-  - A setting's unit ends its name, and every time limit of 0 means "no limit".
-  - A default stands here and nowhere else.
-  - A setting that was renamed is read under its former name for one version, with a warning.
+  - A name ends with its unit, and a time limit of 0 means "no limit".
+  - Defaults stand only here.
+  - A renamed setting keeps its former name for one version, with a warning.
   - Nothing here is secret: ledger keys are public keys.
 """
 
@@ -52,7 +52,7 @@ from sluice.gateway.settings.kinds import (
 __all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings", "markdown", "row"]
 
 NODE_SECTION = "node"
-"""The heading of the settings at the top of the file, in no section."""
+"""The heading of the settings at the file's top, outside sections."""
 
 _SECONDS: Final = "_seconds"
 _U64_MAX = 2**64 - 1
@@ -61,12 +61,12 @@ _DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A default that follows from other settings."""
+    """A default that depends on other settings."""
 
     words: str
-    """How it follows, for the help: `3 x block_time_seconds`."""
+    """The formula, for the help: `3 x block_time_seconds`."""
     compute: Callable[[Settings], object]
-    """Computes it from the settings with plain defaults."""
+    """Computes it from settings with plain defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +74,31 @@ class Setting:
     """One row of the table."""
 
     name: str
-    """Dotted name, `section.key`, or `key` for those in no section."""
+    """The dotted name, `section.key`, or `key` outside sections."""
     kind: SettingKind
-    """How the value is read and written."""
     default: object
     """A value of the kind, a `Derived`, or None for "unset"."""
     unit: str
-    """What the number counts, or "" where it is no number."""
+    """The unit of the number; "" if it is no number."""
     help: str
-    """One or two sentences for people."""
     flag: str
-    """The command line's long option, `--publish-max-block-bytes`."""
+    """The long option, `--publish-max-block-bytes`."""
     former_name: str | None = None
-    """The dotted name up to the last version; None where it is the same."""
+    """The dotted name of the last version, if it was another."""
 
     @property
     def attribute(self) -> str:
-        """The name of the field in `Settings`."""
+        """The field's name in `Settings`."""
         return self.name.replace(".", "_")
 
     @property
     def environment(self) -> str:
-        """The name of the environment variable."""
+        """The environment variable."""
         return _variable(self.name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every dotted name that is read: this one and the former one, each with and without its unit."""
+        """Every accepted dotted name: present and former, each with and without its unit."""
         full = (self.name,) if self.former_name is None else (self.name, self.former_name)
         return tuple(dict.fromkeys(name for one in full for name in (one, one.removesuffix(_SECONDS))))
 
@@ -116,11 +114,11 @@ class Setting:
 
     @property
     def former_flags(self) -> tuple[str, ...]:
-        """The long option of the former name, with and without its unit; empty where there is none."""
+        """The long option of the former name, with and without its unit."""
         return () if self.former_name is None else _with_and_without_unit(_flag(self.former_name))
 
     def is_former(self, spelling: str) -> bool:
-        """Return whether a dotted name or a variable is one of the former name."""
+        """Return whether a dotted name or a variable spells the former name."""
         if self.former_name is None:
             return False
         former = (self.former_name, self.former_name.removesuffix(_SECONDS))
@@ -128,7 +126,7 @@ class Setting:
 
     @property
     def section(self) -> str:
-        """The table in the TOML file, or `NODE_SECTION` for the file's top."""
+        """The TOML table, or `NODE_SECTION` for the file's top."""
         return self.name.rpartition(".")[0] or NODE_SECTION
 
     @property
@@ -138,7 +136,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default for people: as it would stand in the file, in words, or `unset`."""
+        """The default for people: as in the file, in words, or `unset`."""
         if isinstance(self.default, Derived):
             return self.default.words
         if self.default is None or self.default == ():
@@ -168,54 +166,60 @@ def row(
     flag: str = "",
     former_name: str | None = None,
 ) -> Any:
-    """Make the dataclass field of one row; typed `Any`, so that the annotation of the field is its type."""
+    """Return the dataclass field of one row; typed `Any`, so that the field's annotation is its type."""
     setting = Setting(name, kind, default, unit, help, flag or _flag(name), former_name)
     return field(default=default, metadata={"setting": setting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything an operator can set, typed; made by `gateway.settings.sources.resolve`."""
+    """All settings, typed; `gateway.settings.sources.resolve` makes them."""
 
     # --- node: the file's top -------------------------------------------------------------------------------
     data_dir: Path = row(
         "data_dir",
         Folder(),
         Path("sluice-data"),
-        "Folder of the stream file and its bookmarks; one node each.",
+        "Folder of the stream file and its bookmarks; each node needs its own.",
     )
     role: Literal["active", "standby"] = row(
-        "role", Choice(("active", "standby")), "active", "Whether publishers are accepted or sent elsewhere."
+        "role",
+        Choice(("active", "standby")),
+        "active",
+        "Accept publishers (active), or send them elsewhere and follow a peer (standby).",
     )
     peers: tuple[Address, ...] = row(
         "peers",
         Listed(HostPort(port_min=1)),
         (),
-        "Address where another node serves subscribers; missing blocks are taken from there. Repeatable.",
+        "Address where another node serves subscribers, and from which this node takes missing blocks. "
+        "Repeatable.",
         flag="--peer",
     )
     peer_subjects: tuple[str, ...] = row(
         "peer_subjects",
         Listed(Subject(), separator=";"),
         (),
-        "Name in a client certificate of another node, as in publish.allowed_subjects. If set, only who "
-        "proves one is a node; else who comes from an address of peers or of peer_networks. Needs "
-        "tls_client_ca where nodes connect. Repeatable; in the environment with semicolons between.",
+        "Name in the client certificate of another node, as in publish.allowed_subjects. If set, only a "
+        "client that proves such a name counts as a node; otherwise the addresses of peers and "
+        "peer_networks decide. Needs tls_client_ca where nodes connect. Repeatable; separated by semicolons "
+        "in the environment.",
         flag="--peer-subject",
     )
     peer_networks: tuple[str, ...] = row(
         "peer_networks",
         Listed(Network()),
         (),
-        "Where other nodes connect from, if not from the addresses of peers: behind NAT. Repeatable.",
+        "Network from which other nodes connect if not from the addresses of peers, as behind NAT. "
+        "Repeatable.",
         flag="--peer-network",
     )
     ledger_keys: tuple[str, ...] = row(
         "ledger_keys",
         Listed(Text("KIND:KEY")),
         (),
-        "What block proofs are checked with: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or "
-        "rsa:ADDRESS_BOOK.json. Repeatable; none at all means tss:block0.",
+        "Key for block proofs: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS_BOOK.json. "
+        "Repeatable; without any, tss:block0.",
         flag="--ledger-key",
     )
     block_time_seconds: float = row(
@@ -230,8 +234,8 @@ class Settings:
         "first_block",
         FirstBlock(),
         None,
-        "Where an empty node begins: a block number, or any for the first that is offered; unset begins at 0 "
-        "with both links checked from the start.",
+        "First block of an empty node: a number, or any for the first one offered; unset begins at 0 and "
+        "checks both links from the start.",
         unit="block number",
     )
 
@@ -240,52 +244,58 @@ class Settings:
         "verification.mode",
         Choice(("full", "hash")),
         "full",
-        "What is checked of a block: full is root hash, links and proof; hash leaves the signature out.",
+        "Checks of a block: full checks root hash, links and proof; hash omits the signature.",
         flag="--verify",
     )
     verification_root_layout: Literal["auto", 8, 16] = row(
         "verification.root_layout",
         Choice(("auto", 8, 16)),
         "auto",
-        "Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
+        "Leaves of a block's top hash tree; auto follows the block's HAPI version.",
         unit="leaves",
     )
     verification_rsa_threshold: int = row(
         "verification.rsa_threshold",
         WholeNumber(0, ADDRESS_BOOK_NODES_MAX),
         0,
-        "Nodes of the address book that must have signed a record file; 0 means more than a third.",
+        "Nodes of the address book that must sign a record file; 0 means more than a third.",
         unit="nodes",
     )
 
     # --- stream ---------------------------------------------------------------------------------------------
     stream_type: int = row(
-        "stream.type", WholeNumber(0, _U64_MAX), 1, "Stream type in the file's header; clients name it."
+        "stream.type",
+        WholeNumber(0, _U64_MAX),
+        1,
+        "Stream type in the header of the stream file; clients name it.",
     )
     stream_system_id: int = row(
-        "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the stream file's header."
+        "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the header of the stream file."
     )
     stream_version: int = row(
-        "stream.version", WholeNumber(0, 255), 1, "Stream version in the stream file's header."
+        "stream.version", WholeNumber(0, 255), 1, "Stream version in the header of the stream file."
     )
     stream_serve_damaged: bool = row(
-        "stream.serve_damaged", Switch(), False, "Start past damaged full pages; all other pages are served."
+        "stream.serve_damaged",
+        Switch(),
+        False,
+        "Start despite damaged full pages, and serve all other pages.",
     )
 
     # --- publish --------------------------------------------------------------------------------------------
     publish_max_block_bytes: int = row(
         "publish.max_block_bytes",
-        Size(1, 512 * MIB),  # with its entries' heads it must fit in one group of the data streamer
+        Size(1, 512 * MIB),  # with its entries' heads it must fit into one group of the data streamer
         256 * MIB,
-        "Most bytes of items in one block; a longer block is refused with INVALID_REQUEST.",
+        "Most bytes of items in one block; the node refuses a longer block with INVALID_REQUEST.",
         unit="bytes",
     )
     publish_max_inflight_bytes: int = row(
         "publish.max_inflight_bytes",
         Size(1, 1024 * GIB),
         GIB,
-        "Most bytes of blocks not yet committed, over all publishers; beyond it publishers are slowed down, "
-        "but for the block that all wait for.",
+        "Most bytes of uncommitted blocks, over all publishers. Above it the node slows publishers down, "
+        "except for the block that all wait for.",
         unit="bytes",
     )
     publish_max_publisher_inflight_bytes: int = row(
@@ -295,22 +305,22 @@ class Settings:
             "half of publish.max_inflight_bytes",
             lambda settings: max(1, settings.publish_max_inflight_bytes // 2),
         ),
-        "Most bytes of one publisher's blocks not yet committed, over all its streams; beyond it that "
-        "publisher is slowed down, but for the block that all wait for.",
+        "Most bytes of one publisher's uncommitted blocks, over all its streams. Above it the node slows "
+        "that publisher down, except for the block that all wait for.",
         unit="bytes",
     )
     publish_max_address_inflight_bytes: int = row(
         "publish.max_address_inflight_bytes",
         Size(1, 1024 * GIB),
         Derived("publish.max_inflight_bytes", lambda settings: settings.publish_max_inflight_bytes),
-        "The same for all publishers of one network address; they may share one behind a proxy.",
+        "The same for all publishers of one network address, which they may share behind a proxy.",
         unit="bytes",
     )
     publish_proof_idle_ms: int = row(
         "publish.proof_idle_ms",
         WholeNumber(1, 60_000),
         2000,
-        "A block without end_of_block is complete when nothing follows its proof for this long, or for half "
+        "A block without end_of_block is complete if nothing follows its proof for this long, or for half "
         "of publish.block_timeout_seconds if that is shorter.",
         unit="milliseconds",
     )
@@ -318,76 +328,77 @@ class Settings:
         "publish.block_timeout_seconds",
         Seconds(_DAY_SECONDS),
         Derived("3 x block_time_seconds", lambda settings: 3 * settings.block_time_seconds),
-        "Time in which the winner of a block must complete it while others are connected; below "
-        "2 x block_time_seconds is refused, because gathering a block's signatures may take that long.",
+        "Time in which the winner of a block must complete it while others are connected. At least 2 x "
+        "block_time_seconds: gathering a block's signatures may take that long.",
         unit="seconds",
     )
     publish_stall_blocks: int = row(
         "publish.stall_blocks",
         WholeNumber(1, 10_000),
         3,
-        "The winner of a block is timed out when another publisher has completed a block this far ahead.",
+        "The winner of a block times out when another publisher has completed a block this far ahead.",
         unit="blocks",
     )
     publish_idle_timeout_seconds: float = row(
         "publish.idle_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
-        "A publisher that never sends a block header is closed after this long; so is one that is alone and "
-        "falls silent in mid-block.",
+        "The node closes a publisher that sends no block header for this long, and one that is alone and "
+        "silent in mid-block.",
         unit="seconds",
     )
     publish_duplicate_skip_window: int = row(
         "publish.duplicate_skip_window",
         WholeNumber(0, 1_000_000),
         5,
-        "A block at most this far behind the last is answered with SkipBlock in place of DUPLICATE_BLOCK.",
+        "The node answers a block at most this far behind the last with SkipBlock instead of "
+        "DUPLICATE_BLOCK.",
         unit="blocks",
     )
     publish_stray_messages_max: int = row(
         "publish.stray_messages_max",
         WholeNumber(0, 1_000_000),
         1000,
-        "Messages in a row that belong to no block and are dropped; beyond it the stream ends with "
-        "INVALID_REQUEST.",
+        "Messages in a row that belong to no block and that the node drops; after that it ends the stream "
+        "with INVALID_REQUEST.",
         unit="messages",
     )
     publish_send_queue_max: int = row(
         "publish.send_queue_max",
         WholeNumber(1024, 1_000_000),
         4096,
-        "Responses waiting for one publisher that does not read; beyond it the publisher is closed.",
+        "Responses queued for one publisher; the node closes a publisher that lets more wait.",
         unit="responses",
     )
     publish_allowed_subjects: tuple[str, ...] = row(
         "publish.allowed_subjects",
         Listed(Subject(), separator=";"),
         (),
-        "Name in a client certificate that may publish: its subject, whole as `openssl x509 -nameopt "
+        "Name in a client certificate that may publish: its whole subject as `openssl x509 -nameopt "
         "RFC2253` prints it (CN=alice,O=Net), CN=alice, or an alternative name (URI:spiffe://net/alice, "
-        "DNS:alice.net); unset admits every client. Needs grpc.tls_client_ca. Repeatable; in the "
-        "environment with semicolons between.",
+        "DNS:alice.net). Unset admits every client. Needs grpc.tls_client_ca. Repeatable; separated by "
+        "semicolons in the environment.",
     )
     publish_max_streams_per_publisher: int = row(
         "publish.max_streams_per_publisher",
         WholeNumber(1, 100_000),
-        64,  # publishers that share a connection and have no name count as one
-        "Streams that one publisher may have open; one more is refused with RESOURCE_EXHAUSTED.",
+        64,  # publishers without a name on one connection count as one
+        "Open streams of one publisher; the node refuses further ones with RESOURCE_EXHAUSTED.",
         unit="streams",
     )
     publish_max_streams_per_address: int = row(
         "publish.max_streams_per_address",
         WholeNumber(1, 1_000_000),
         256,
-        "Streams that one network address may have open; one more is refused with RESOURCE_EXHAUSTED.",
+        "Open streams of one network address; the node refuses further ones with RESOURCE_EXHAUSTED.",
         unit="streams",
     )
     publish_max_messages_per_second: int = row(
         "publish.max_messages_per_second",
         WholeNumber(0, 10_000_000),
         0,
-        "Messages taken from one publisher in a second, over all its streams; beyond it the publisher is "
-        "slowed down. 0: no limit.",
+        "Messages per second from one publisher, over all its streams; above it the node slows the "
+        "publisher down. 0: no limit.",
         unit="messages",
     )
     publish_max_messages_per_second_per_address: int = row(
@@ -410,22 +421,22 @@ class Settings:
         "grpc.advertised_address",
         HostPort(),
         Derived("grpc.address", lambda settings: settings.grpc_address),
-        "Where other nodes find grpc.address, when that is 0.0.0.0 or behind something.",
+        "Address at which other nodes reach grpc.address, if that is 0.0.0.0 or behind a proxy.",
     )
     grpc_max_message_bytes: int = row(
         "grpc.max_message_bytes",
         Size(64 * KIB, GIB),
         MESSAGE_BYTES_DEFAULT,
-        "Longest message that is received; a call with a longer one ends with RESOURCE_EXHAUSTED. From peers "
-        "at least the default is received. What is sent has no limit.",
+        "Longest message that the node receives; a longer one ends its call with RESOURCE_EXHAUSTED. From "
+        "peers the node receives at least the default. Messages that it sends have no limit.",
         unit="bytes",
     )
     grpc_max_receiving_bytes: int = row(
         "grpc.max_receiving_bytes",
         Size(MIB, 1024 * GIB),
         512 * MIB,
-        "Most bytes of messages above 1 MiB that are received at once, over all connections; further ones "
-        "wait, in fair shares by address and connection. One of grpc.max_message_bytes is always possible.",
+        "Most bytes of messages above 1 MiB that the node receives at once, over all connections. Further "
+        "ones wait, in fair shares by address and connection. One of grpc.max_message_bytes always fits.",
         unit="bytes",
     )
     grpc_reflection: bool = row(
@@ -434,57 +445,58 @@ class Settings:
         Derived(
             "on when grpc.address is a loopback address", lambda settings: settings.grpc_address.is_loopback
         ),
-        "Whether gRPC tools may ask the node for its services.",
+        "Let gRPC tools list the node's services.",
     )
     grpc_compression: bool = row(
         "grpc.compression",
         Switch(),
         False,
-        "Whether messages compressed with gzip or deflate are taken; otherwise a call with one is ended with "
-        "UNIMPLEMENTED. What is little on the line may be megabytes here: for clients that you know.",
+        "Accept messages compressed with gzip or deflate; otherwise the node ends their call with "
+        "UNIMPLEMENTED. A few bytes on the line may become megabytes: only for clients that you know.",
     )
     grpc_keepalive_seconds: float = row(
         "grpc.keepalive_seconds",
         Seconds(_DAY_SECONDS),
         30.0,
-        "Quiet time after which a client is asked whether it is still there; without an answer it is closed.",
+        "Silence after which the node pings a client; it closes a client that does not answer.",
         unit="seconds",
     )
     grpc_max_connections: int = row(
         "grpc.max_connections",
         WholeNumber(1, 1_000_000),
         4096,
-        "Connections at once to each gRPC address, at most an eighth of the process's file descriptors; one "
-        "more is closed at once. A sixteenth is kept for other nodes, one for publish.allowed_subjects.",
+        "Open connections to each gRPC address, at most an eighth of the process's file descriptors; the "
+        "node closes further ones. It reserves a sixteenth for other nodes and another one for "
+        "publish.allowed_subjects.",
         unit="connections",
     )
     grpc_max_connections_per_address: int = row(
         "grpc.max_connections_per_address",
         WholeNumber(1, 1_000_000),
         1_024,
-        "The same from one network address. Not for other nodes that are known by their address.",
+        "The same from one network address, except for other nodes that are known by their address.",
         unit="connections",
     )
     grpc_max_connection_age_seconds: float = row(
         "grpc.max_connection_age_seconds",
         Seconds(365 * _DAY_SECONDS),
         0.0,
-        "Age at which a client is asked to connect anew, a tenth more or less, so that clients spread over "
-        "nodes behind one address. 0: never.",
+        "Age, give or take a tenth, at which the node asks a client to reconnect, so that clients spread "
+        "over the nodes behind one address. 0: never.",
         unit="seconds",
     )
     grpc_max_connection_age_grace_seconds: float = row(
         "grpc.max_connection_age_grace_seconds",
         Seconds(_DAY_SECONDS),
         60.0,
-        "Time that the calls of such a client have to end; then they are ended. 0: as long as they take.",
+        "Time that the calls of such a client have to end before the node ends them. 0: no limit.",
         unit="seconds",
     )
     grpc_tls_certificate: Path | None = row(
         "grpc.tls_certificate",
         File(),
         None,
-        "PEM file of the certificate for grpc.address; unset means no TLS. Read anew when it changes.",
+        "PEM file of the certificate for grpc.address; unset means no TLS. The node reloads a changed file.",
     )
     grpc_tls_key: Path | None = row(
         "grpc.tls_key", File(), None, "PEM file of the private key of grpc.tls_certificate."
@@ -493,7 +505,8 @@ class Settings:
         "grpc.tls_client_ca",
         File(),
         None,
-        "PEM file of the authorities whose clients may connect to grpc.address; unset asks for none.",
+        "PEM file of the authorities whose clients may connect to grpc.address; unset requests no client "
+        "certificate.",
     )
 
     # --- subscriber -----------------------------------------------------------------------------------------
@@ -501,8 +514,8 @@ class Settings:
         "subscriber.address",
         HostPort(),
         None,
-        "Where subscribers and block requests connect; unset is grpc.address. If set, grpc.address is for "
-        "publishers and status requests alone.",
+        "Where subscribers and block requests connect; unset means grpc.address. If set, grpc.address "
+        "serves only publishers and status requests.",
     )
     subscriber_tls_certificate: Path | None = row(
         "subscriber.tls_certificate", File(), None, "As grpc.tls_certificate, for subscriber.address."
@@ -517,7 +530,7 @@ class Settings:
         "subscriber.max_streams",
         WholeNumber(1, 100_000),
         1_000,
-        "Subscribers at once; one more is refused with gRPC status RESOURCE_EXHAUSTED.",
+        "Open subscriptions; the node refuses further ones with RESOURCE_EXHAUSTED.",
         unit="streams",
     )
     subscriber_max_streams_per_address: int = row(
@@ -531,23 +544,23 @@ class Settings:
         "subscriber.write_timeout_seconds",
         Seconds(_DAY_SECONDS),
         300.0,
-        "A subscriber that takes nothing of what is sent to it for this long has its connection closed.",
+        "The node closes the connection of a subscriber that reads nothing for this long.",
         unit="seconds",
     )
     subscriber_max_future_blocks: int = row(
         "subscriber.max_future_blocks",
         WholeNumber(0, 1_000_000_000),
         4_000,
-        "A subscriber whose first block is more than this many above the last is answered NOT_AVAILABLE; "
-        "others wait for it.",
+        "The node answers NOT_AVAILABLE to a subscriber whose first block is more than this many above the "
+        "last; others wait.",
         unit="blocks",
     )
     subscriber_item_set_bytes: int = row(
         "subscriber.item_set_bytes",
         Size(KIB, 64 * MIB),
         MIB,
-        "Bytes of items after which an item set to a subscriber is full. Each subscriber holds one set; a "
-        "longer item is a set of its own.",
+        "Bytes of items at which an item set for a subscriber is full. Each subscriber holds one set; a "
+        "longer item forms its own set.",
         unit="bytes",
     )
 
@@ -556,24 +569,24 @@ class Settings:
         "catchup.max_stalled_attempts",
         WholeNumber(1, 1_000_000),
         5,
-        "Attempts to take blocks from peers without a further block after which the node says so in its log, "
-        "its metrics and /readyz. It keeps trying.",
+        "Attempts to take blocks from peers without a new block after which the node reports a problem in "
+        "log, metrics and /readyz. It keeps trying.",
         unit="attempts",
     )
     catchup_stall_seconds: float = row(
         "catchup.stall_seconds",
         Seconds(3600, none_allowed=False),
         10.0,
-        "A peer that has more blocks and sends nothing for this long is left for another; "
-        "one that has no more, while another has, after half as long; one whose block was waited for three "
-        "times as long, while another has it, too, twice that with each attempt in vain.",
+        "The node leaves a peer that has more blocks and is silent for this long. If another peer has the "
+        "blocks, the node leaves a peer that has no more after half as long, and one that takes three times "
+        "as long for one block; that time doubles with each failed attempt.",
         unit="seconds",
     )
     catchup_backoff_seconds: float = row(
         "catchup.backoff_seconds",
         Seconds(3600, none_allowed=False),
         1.0,
-        "Backoff from a peer after a first failure; doubled with each further one.",
+        "First backoff from a peer that fails; it doubles with each failure.",
         unit="seconds",
         former_name="catchup.rest_seconds",
     )
@@ -581,18 +594,18 @@ class Settings:
         "catchup.unconfirmed_seconds",
         Seconds(_DAY_SECONDS),
         60.0,
-        "How long /readyz says that the node stands still for a block that only publishers have told of, "
-        "while no peer has even the next one; then it is given up, in the log and the metrics. 0: never.",
+        "How long /readyz reports a missing block that only publishers have told of, while no peer has even "
+        "the next one; then the node gives the block up, and logs and counts that. 0: never.",
         unit="seconds",
     )
     catchup_tls_ca: Path | None = row(
         "catchup.tls_ca",
         File(),
         None,
-        "PEM file of the authorities of peers' certificates; unset connects to peers without TLS.",
+        "PEM file of the authorities that sign peers' certificates; unset connects to peers without TLS.",
     )
     catchup_tls_certificate: Path | None = row(
-        "catchup.tls_certificate", File(), None, "PEM file of the certificate that peers are shown."
+        "catchup.tls_certificate", File(), None, "PEM file of the certificate that the node shows to peers."
     )
     catchup_tls_key: Path | None = row(
         "catchup.tls_key", File(), None, "PEM file of the private key of catchup.tls_certificate."
@@ -601,7 +614,7 @@ class Settings:
         "catchup.max_backoff_seconds",
         Seconds(_DAY_SECONDS, none_allowed=False),
         60.0,
-        "The longest backoff from a peer that fails, and the backoff from one that sends what cannot be.",
+        "Longest backoff from a peer that fails, and the backoff from one that sends invalid data.",
         unit="seconds",
         former_name="catchup.max_rest_seconds",
     )
@@ -611,16 +624,17 @@ class Settings:
         "control.address",
         HostPort(),
         Address("127.0.0.1", 40841),
-        "Where `sluice failover` connects; whoever can connect there can take the node out of service. "
-        "Port 0 takes a free one.",
+        "Where `sluice failover` connects; every caller there can take the node out of service. Port 0 "
+        "takes a free one.",
         flag="--control",
     )
     control_allowed_subjects: tuple[str, ...] = row(
         "control.allowed_subjects",
         Listed(Subject(), separator=";"),
         (),
-        "Name in a client certificate that may call there, as in publish.allowed_subjects; unset admits all "
-        "of control.tls_client_ca, which it needs. Repeatable; in the environment with semicolons between.",
+        "Name in a client certificate that may call control.address, as in publish.allowed_subjects; unset "
+        "admits every client of control.tls_client_ca, which it needs. Repeatable; separated by semicolons "
+        "in the environment.",
     )
     control_tls_certificate: Path | None = row(
         "control.tls_certificate", File(), None, "As grpc.tls_certificate, for control.address."
@@ -644,21 +658,21 @@ class Settings:
         "tcp.max_connections",
         WholeNumber(1, 1_000_000),
         10_000,
-        "Clients connected at once; one more is closed at once.",
+        "Connected clients; the node closes further ones at once.",
         unit="connections",
     )
     tcp_write_timeout_seconds: float = row(
         "tcp.write_timeout_seconds",
         Seconds(_DAY_SECONDS),
         3.0,
-        "A client that takes no byte of what is sent to it is closed after this long.",
+        "The node closes a client that reads nothing for this long.",
         unit="seconds",
     )
     tcp_inactivity_timeout_seconds: float = row(
         "tcp.inactivity_timeout_seconds",
         Seconds(_DAY_SECONDS),
         120.0,
-        "A client that neither sends nor takes anything is closed after this long.",
+        "The node closes a client that neither sends nor reads for this long.",
         unit="seconds",
     )
     tcp_on_command_error: Literal["keep", "close"] = row(
@@ -674,7 +688,7 @@ class Settings:
         "http.address",
         HostPort(),
         Address("127.0.0.1", 16007),
-        "Where /healthz, /readyz and /metrics are; port 0 takes a free one.",
+        "Where the node serves /healthz, /readyz and /metrics; port 0 takes a free one.",
         flag="--http",
     )
 
@@ -690,8 +704,8 @@ class Settings:
         "commit.min_standbys",
         WholeNumber(0, 100),
         0,
-        "How many other nodes, of `peers`, must have a block on disk before it is acknowledged. 0: none; a "
-        "block that only this node has when it dies for good is lost to the chain.",
+        "Other nodes, of `peers`, that must have a block on disk before the node acknowledges it. With 0, a "
+        "block that only this node has is lost if the node is lost.",
         unit="nodes",
     )
 
@@ -700,8 +714,8 @@ class Settings:
         "scrub.bytes_per_second",
         Size(0, GIB),
         4 * MIB,
-        "Pace at which everything stored is read from the disk and checked, in turn; 0: not at all. 1 TB "
-        "takes three days.",
+        "Pace at which the scrubber reads and checks all stored data, in turn; 0 switches it off. 1 TB "
+        "takes three days at the default.",
         unit="bytes",
     )
 
@@ -710,10 +724,10 @@ class Settings:
         "log.level",
         Choice(("debug", "info", "warning", "error")),
         "info",
-        "Least severe line that is logged.",
+        "Least severe line to log.",
     )
     log_format: Literal["text", "json"] = row(
-        "log.format", Choice(("text", "json")), "text", "Lines for people, or one JSON object per line."
+        "log.format", Choice(("text", "json")), "text", "Lines for people, or one JSON object a line."
     )
 
     # --- shutdown -------------------------------------------------------------------------------------------
@@ -721,12 +735,12 @@ class Settings:
         "shutdown.grace_seconds",
         Seconds(3600, none_allowed=False),
         10.0,
-        "Time for complete blocks to be finished and clients to be told when the node is stopped.",
+        "Time to finish complete blocks and tell clients when the node stops.",
         unit="seconds",
     )
 
     def __post_init__(self) -> None:
-        """Put values in the place of defaults that follow from other settings."""
+        """Compute the derived defaults."""
         for setting in SETTINGS:
             value = getattr(self, setting.attribute)
             if isinstance(value, Derived):
@@ -738,17 +752,17 @@ SETTINGS: tuple[Setting, ...] = tuple(one.metadata["setting"] for one in fields(
 
 
 def markdown() -> str:
-    """Return docs/settings.md: a heading and a table for each section."""
+    """Return docs/settings.md."""
     lines = [
         "# Settings of `sluice serve`",
         "",
         "Made by `python -m sluice.gateway.settings.table > docs/settings.md`; a test compares them.",
         "",
         "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
-        "environment, the flag. In the environment several values have commas between them. Sizes may be",
-        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. A name that ends in `_seconds` may be",
-        "written without that: `publish.block_timeout`. `sluice serve --print-config` shows what applies,",
-        "and from where.",
+        "environment, the flag. In the environment, commas separate several values. A size may have a unit",
+        "(`8MiB`, `1GiB`); a time limit of 0 means no limit. The ending `_seconds` of a name may be left",
+        "out: `publish.block_timeout`. `sluice serve --print-config` shows the effective settings and their",
+        "origins.",
     ]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"

@@ -1,1 +1,1 @@
-"""Three nodes, publishers, readers, and a seeded script of faults: nothing acknowledged may be lost."""
+"""Three nodes, publishers, readers, and a seeded script of faults; no acknowledged block may be lost."""

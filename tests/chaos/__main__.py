@@ -1,7 +1,7 @@
-"""Chaos: `python -m tests.chaos --seed N --blocks 2000`, which is what `make chaos` does.
+"""Chaos: `python -m tests.chaos --seed N --blocks 2000`, or `make chaos`.
 
-The script of faults is printed first; the seed makes the same one again. At the end what did not hold is
-printed, and the exit status is 1.
+It prints the script of faults first; the same seed gives the same script. At the end it prints the
+violations, and exits with status 1 if there are any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.chaos.script import USUAL, FaultKind, draw
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one seed; 0 when everything held."""
+    """Run one seed; return 0 without violations."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the script")
     parser.add_argument("--blocks", type=int, default=2000)
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _network(wanted: str) -> tuple[str, str]:
-    """Choose the network; and say why it is no better one."""
+    """Choose the best possible network, and say why it is no better."""
     reason = None if wanted == "ports" else why_not_namespaces()
     if wanted == "namespaces" and reason is not None:
         raise SystemExit(f"--network namespaces: {reason}")

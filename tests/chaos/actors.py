@@ -1,4 +1,4 @@
-"""The actors of a run of chaos: a network that makes blocks, publishers, readers that remember."""
+"""The actors of a run: a network that makes blocks, publishers, and readers that remember."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 120
 
 
 class Network:
-    """Makes blocks at a pace, but none after `limit`, so that something is left for every fault.
+    """Makes blocks at a pace, up to `limit`, so that some remain for every fault.
 
     Args:
         blocks: the chain.
@@ -35,13 +35,12 @@ class Network:
     def __init__(self, blocks: Sequence[Block], blocks_per_second: float) -> None:
         self.blocks = blocks
         self.limit = 0
-        """Blocks from this number on are not made yet."""
+        """The first block not to be made yet."""
         self._pause_seconds = 1 / blocks_per_second
         self._made = 0
         self._grown = asyncio.Condition()
 
     async def run(self) -> None:
-        """Make all blocks."""
         while self._made < len(self.blocks):
             await asyncio.sleep(self._pause_seconds)
             if self._made < self.limit:
@@ -58,7 +57,7 @@ class Network:
 
 
 def make_publisher(addresses: Sequence[Address], name: str) -> Listener:
-    """Make a publisher that knows all nodes, the preferred one first."""
+    """Return a publisher that knows all nodes, the preferred one first."""
     options = ClientOptions(
         machine=MachineLimits(deadline_ns=DEADLINE_SECONDS * SECOND_NS, answer_timeout_ns=10 * SECOND_NS),
         wait=wait_fixed(0.1),
@@ -68,14 +67,14 @@ def make_publisher(addresses: Sequence[Address], name: str) -> Listener:
 
 
 class EntryReader:
-    """A data-streamer client that carries its entry number from node to node."""
+    """A data-streamer client that keeps its entry number when it changes nodes."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.servers = [(address.host, address.port) for address in addresses]
         self.count = 0
         """Entries so far."""
         self.wrong: str | None = None
-        """The first entry that was not the next one."""
+        """The first entry out of order."""
         self._digest = hashlib.sha256()
         self._changed = asyncio.Event()
 
@@ -95,18 +94,18 @@ class EntryReader:
                 self._changed.set()
 
     async def reach(self, count: int) -> None:
-        """Wait until it has so many entries."""
+        """Wait for this many entries."""
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()
 
 
 class Subscriber:
-    """A gRPC subscriber of the whole chain that goes from node to node."""
+    """A gRPC subscriber of the whole chain that changes nodes."""
 
     def __init__(self, addresses: Sequence[Address], last: int) -> None:
         self.blocks: list[Block] = []
-        """What it saw, in order."""
+        """What it received, in order."""
         self._follower = BlockFollower(
             [str(address) for address in addresses], 0, last, patience_seconds=DEADLINE_SECONDS
         )

@@ -1,4 +1,4 @@
-"""The nodes of a run of chaos: processes at fixed addresses, each with a small disk."""
+"""The nodes of a run: processes at fixed addresses, each with a small disk."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _STEADY = (
 
 
 class ChaosNode:
-    """One node: started and killed as often as the script wants, on the same ports and the same disk.
+    """One node, which can start and die repeatedly on the same ports and disk.
 
     Args:
         name: of its folder and its log.
         folder: of the run.
-        role: what it is at first.
-        place: its addresses, and the way to it.
+        role: its first role.
+        place: its addresses, and the link to it.
         min_standbys: how many other nodes its acknowledgements wait for.
     """
 
@@ -60,7 +60,7 @@ class ChaosNode:
     # --- disk ----------------------------------------------------------------------------------------------
 
     def mount(self) -> None:
-        """Mount a small file system for it, where that is allowed."""
+        """Mount a small file system for the node, if allowed."""
         self.data_dir.mkdir()
         mount = shutil.which("mount")
         if os.geteuid() == 0 and mount is not None:
@@ -68,13 +68,13 @@ class ChaosNode:
             self._is_mounted = not subprocess.run(command, capture_output=True, check=False).returncode
 
     def unmount(self) -> None:
-        """Take the file system away, with all that is on it."""
+        """Unmount the file system, and lose all files on it."""
         if self._is_mounted:
             subprocess.run(["umount", "-l", str(self.data_dir)], check=False)
             self._is_mounted = False
 
     def fill_disk(self) -> None:
-        """Leave no room; where there is no small file system, let no file grow any more."""
+        """Fill the disk; without a small file system, forbid files to grow."""
         if self._is_mounted:
             with suppress(OSError), (self.data_dir / "ballast").open("ab", buffering=0) as file:
                 while file.write(bytes(4096)):
@@ -91,7 +91,7 @@ class ChaosNode:
             self._limit_files(resource.RLIM_INFINITY)
 
     def replace_disk(self) -> None:
-        """Throw away everything on it; the node, which is dead, begins anew as a standby."""
+        """Delete everything; the dead node begins anew as a standby."""
         for path in self.data_dir.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -105,7 +105,7 @@ class ChaosNode:
             resource.prlimit(self.process.process_id, resource.RLIMIT_FSIZE, limits)
 
     def total_length(self) -> int:
-        """The committed bytes of its stream file."""
+        """Return the committed bytes of its stream file."""
         with (self.data_dir / "datastream.bin").open("rb") as file:
             head = file.read(HEADER_OFFSET + HEADER_SIZE)
         return decode_header(head[HEADER_OFFSET:]).header.total_length
@@ -113,7 +113,7 @@ class ChaosNode:
     # --- process -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start the node, and wait until it listens."""
         words = [*("--ledger-key", ledger_key()), *("--role", self._role), *_STEADY]
         words += ["--commit-min-standbys", str(self._min_standbys)]
         words += ["--grpc-advertised-address", str(self.place.for_peers)]
@@ -130,7 +130,7 @@ class ChaosNode:
         )
 
     async def stop(self) -> int:
-        """SIGTERM; give the exit status."""
+        """Send SIGTERM; return the exit status."""
         process, self.process = self.process, None
         return 0 if process is None else await asyncio.to_thread(process.stop)
 
@@ -153,7 +153,7 @@ class ChaosNode:
             return None
 
     async def is_ready(self) -> bool:
-        """Return whether /readyz says that it is ready."""
+        """Return whether /readyz reports ready."""
         process = self.process
         if process is None:
             return False
@@ -164,14 +164,14 @@ class ChaosNode:
         return True
 
     def problems_logged(self) -> list[str]:
-        """Lines of its log that a run must not leave."""
+        """Return the lines of its log that a run must not leave."""
         text = self.log_path.read_text("utf-8", errors="replace") if self.log_path.exists() else ""
         words = ("Traceback", '"level": "CRITICAL"', '"level": "critical"', "internal error")
         return [line for line in text.splitlines() if any(word in line for word in words)]
 
 
 def make_nodes(folder: Path, roles: Sequence[str], min_standbys: int = 0) -> list[ChaosNode]:
-    """Make nodes that know each other; none is started."""
+    """Return nodes that know each other, not started."""
     nodes = [
         ChaosNode(f"node-{'abc'[index]}", folder, role, place, min_standbys)
         for index, (role, place) in enumerate(zip(roles, make_places(len(roles)), strict=True))

@@ -1,4 +1,4 @@
-"""The faults of the script: each ends with every node up again, and an active one among them."""
+"""The faults of the script. Each ends with every node up again, and an active one among them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Result = TypeVar("_Result")
 LOOK_SECONDS = 0.05
 CALM_SECONDS = 60.0
 FAR_BLOCKS = 40
-"""A node may be so many blocks behind the best when the next fault comes."""
+"""How many blocks a node may be behind the best when the next fault comes."""
 
 
 class Stuck(AssertionError):
-    """Something did not come in its time. Fields: `what`, `seconds`, `got`."""
+    """A wait took too long. Fields: `what`, `seconds`, `got`."""
 
     def __init__(self, what: str, seconds: float, got: str) -> None:
         super().__init__(f"{what}: got {got} after {seconds:g} s")
@@ -38,7 +38,7 @@ class Stuck(AssertionError):
 async def within(
     seconds: float, what: str, awaited: Awaitable[_Result], got: Callable[[], object] = lambda: "nothing"
 ) -> _Result:
-    """Await something; when it takes too long, say what and how far it came."""
+    """Await something; if it takes too long, say what, and how far it came."""
     try:
         return await asyncio.wait_for(awaited, seconds)
     except TimeoutError:
@@ -46,11 +46,11 @@ async def within(
 
 
 class Faults:
-    """Hits nodes.
+    """Applies faults to nodes.
 
     Args:
         nodes: all of them, started.
-        say: is told what is done.
+        say: called with each event.
     """
 
     def __init__(self, nodes: Sequence[ChaosNode], say: Callable[[str], None]) -> None:
@@ -67,7 +67,7 @@ class Faults:
         }
 
     async def hit(self, fault: Fault) -> None:
-        """Do one fault, from the beginning to the end."""
+        """Apply one fault from beginning to end."""
         await self._do[fault.kind](fault)
 
     # --- looking -------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Faults:
         return {node: state for node, state in zip(self.nodes, found, strict=True) if state is not None}
 
     async def calm(self) -> dict[ChaosNode, NodeStatus]:
-        """Wait until all nodes are ready, none is far behind, and one is active; give what they are."""
+        """Wait until all nodes are ready, none is far behind, and one is active; return their states."""
         seen = "nothing"
 
         async def look() -> dict[ChaosNode, NodeStatus]:
@@ -156,7 +156,7 @@ class Faults:
         await self._have_an_active_node(source, target)
 
     async def _have_an_active_node(self, source: ChaosNode, target: ChaosNode) -> None:
-        """Do what an operator does after a failover that went wrong: look, and take the standby by force."""
+        """Act like an operator after a failed failover: look, and force the standby."""
 
         async def settle() -> dict[ChaosNode, NodeStatus]:
             while True:
@@ -167,7 +167,7 @@ class Faults:
                     return states
                 await asyncio.sleep(LOOK_SECONDS)
 
-        # A drained node that nobody asks anything takes publishers again by itself.
+        # A drained node takes publishers again by itself.
         states = await within(FAILOVER_LEASE_SECONDS + CALM_SECONDS, "nodes that have settled", settle())
         if not any(state.phase is Phase.ACTIVE for state in states.values()):
             await self.fail_over(source, target, force=True)
@@ -189,12 +189,12 @@ class Faults:
             await self.fail_over(victim, successor, force=True)
             await asyncio.sleep(fault.seconds / 2)
         await victim.start()
-        if successor is not None:  # nobody could tell it: it is active as well
+        if successor is not None:  # nobody could tell it, so it is active as well
             await self.calm()
             await self.fail_over(victim, successor)
 
     async def _ruin(self, fault: Fault) -> None:
-        """Kill an active node and throw its disk away; nobody waits for it, and it begins anew."""
+        """Kill an active node, delete its disk, and let it begin anew."""
         states = await self.calm()
         victim = self._pick(states, Phase.ACTIVE, fault.hits)
         assert victim is not None, "calm has an active node"
@@ -210,7 +210,7 @@ class Faults:
         states = await self.states()
         highest = max(-1 if one.last_number is None else one.last_number for one in states.values())
         await victim.start()
-        # One disk at a time: what the others had must be on as many as before, ere the next one is lost.
+        # One disk at a time: the others' blocks must be on enough disks again before the next loss.
         await within(CALM_SECONDS, f"all nodes to have block {highest}", self._all_have(highest))
 
     async def _all_have(self, number: int) -> None:

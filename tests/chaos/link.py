@@ -1,4 +1,4 @@
-"""The link to one node from the others: a TCP forwarder that can be cut and healed."""
+"""The link from the other nodes to one node: a TCP forwarder that can be cut and healed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CHUNK_BYTES = 1 << 16
 class Link:
     """Forwards connections from `address` to `target`.
 
-    Cut in silence, it takes connections and bytes and hands nothing on, as a network does that drops packets;
-    when it is healed, what was held back goes on. Cut with refusal, it ends what is open and takes nothing.
+    Cut silently, it accepts connections and bytes but forwards nothing, like a network that drops packets;
+    once healed, it forwards what it held back. Cut with refusal, it closes connections and accepts none.
     """
 
     def __init__(self, address: Address, target: Address) -> None:
         self.address = address
-        """Where others connect."""
+        """The address for the other nodes."""
         self._target = target
         self._server: asyncio.Server | None = None
         self._flows = asyncio.Event()
@@ -30,24 +30,22 @@ class Link:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self) -> None:
-        """Listen."""
         self._server = await asyncio.start_server(self._serve, self.address.host, self.address.port)
 
     async def close(self) -> None:
-        """End everything."""
         if self._server is not None:
             self._server.close()
         self._drop()
 
     def cut(self, *, refuse: bool) -> None:
-        """Hand nothing on any more."""
+        """Forward nothing from now on."""
         self._flows.clear()
         self._refuses = refuse
         if refuse:
             self._drop()
 
     def heal(self) -> None:
-        """Hand on what was held back, and everything after it."""
+        """Forward what was held back, and everything after it."""
         self._refuses = False
         self._flows.set()
 

@@ -1,13 +1,13 @@
-"""The network between the nodes of a run: namespaces of their own where the machine allows, else ports.
+"""The network between the nodes: network namespaces if the machine allows, else ports.
 
-    namespaces    each node in a network namespace of its own, with an address of its own, all on one bridge.
-                  A cut takes the node's link down, or its port off the bridge: packets vanish, nobody gets a
-                  reset, and publishers, readers, peers and the operator are all cut off.
-    ports         all on loopback; other nodes come over a forwarder (`tests.chaos.link`), which is cut in
-                  silence or with refusals. Publishers and readers are not cut off.
+    namespaces    each node has its own namespace and address, all on one bridge. A cut takes the node's link
+                  down, or its port off the bridge: packets vanish, nobody gets a reset, and publishers,
+                  readers, peers and the operator are all cut off.
+    ports         all on loopback; other nodes come over a forwarder (`tests.chaos.link`), which is cut
+                  silently or with refusals. Publishers and readers are not cut off.
 
 Namespaces need root, `ip` (iproute2), `unshare` and `nsenter` (util-linux). The run itself then lives in a
-namespace, too (`enter`), so that nothing of it is seen by the rest of the machine, or left behind.
+namespace, too (`enter`), so that the rest of the machine sees nothing of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ _TOOLS = ("ip", "unshare", "nsenter")
 _TRIAL = "ip link set lo up && ip link add b0 type bridge && ip link add v0 type veth peer name v1"
 _SUBNET = "10.99.0"
 _PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to connections: a client that calls a dead node must not reach itself."""
+"""Below the ephemeral ports: a client that calls a dead node must not reach itself."""
 _WORKERS = 8
-"""Where tests run in several processes, each has ports of its own: one that a dead node will have again is
-free to whoever looks."""
+"""The ports of each test process: another process must not take a dead node's port."""
 _FOREVER_SECONDS = "86400"
 
 
@@ -48,11 +47,11 @@ class Place(Protocol):
     http: Address
     control: Address
     for_peers: Address
-    """Where other nodes subscribe."""
+    """The address at which other nodes subscribe."""
     prefix: Sequence[str]
-    """What its command begins with."""
+    """The prefix of its command."""
     cut_factor: float
-    """How much longer than other faults a cut lasts: so long that those who are cut off find out."""
+    """How much longer than other faults a cut lasts, so that those cut off notice it."""
 
     async def open(self) -> None:
         """Make the way."""
@@ -61,14 +60,14 @@ class Place(Protocol):
         """Take it away."""
 
     def cut(self, number: float) -> str:
-        """Cut it, in a way that a number from 0 to 1 chooses; say how."""
+        """Cut the link, in a way chosen by a number from 0 to 1; return the way in words."""
 
     def heal(self) -> None:
         """Undo `cut`."""
 
 
 class PortPlace:
-    """On loopback, with a forwarder for the other nodes."""
+    """A place on loopback, with a forwarder for the other nodes."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         """`ports`: gRPC, TCP, HTTP, control, and the forwarder's."""
@@ -99,7 +98,7 @@ class PortPlace:
 
 
 class NamespacePlace:
-    """In a network namespace of its own, which lasts as long as a process that does nothing in it."""
+    """A place in its own network namespace, which lives as long as an idle process in it."""
 
     def __init__(self, index: int) -> None:
         host = f"{_SUBNET}.{index + 1}"
@@ -125,8 +124,7 @@ class NamespacePlace:
         while its_own.readlink() == ours.readlink():
             assert self._anchor.poll() is None, "unshare has ended"
 
-    async def open(self) -> None:
-        """Nothing: the link is there."""
+    async def open(self) -> None: ...
 
     async def close(self) -> None:
         """End the namespace, and the link with it."""
@@ -134,7 +132,6 @@ class NamespacePlace:
         self._anchor.wait()
 
     def cut(self, number: float) -> str:
-        """Let all packets vanish."""
         if number < 0.5:
             _ip("link", "set", self._port, "down")
             return "its link is down"
@@ -142,12 +139,11 @@ class NamespacePlace:
         return "its packets are lost"
 
     def heal(self) -> None:
-        """Connect it again."""
         _ip("link", "set", self._port, "master", "br0", "up")
 
 
 def why_not_namespaces() -> str | None:
-    """Say why nodes cannot have network namespaces here; None: they can."""
+    """Return why nodes cannot have network namespaces here; None: they can."""
     if os.environ.get(_INSIDE):
         return None
     if os.geteuid() != 0:
@@ -160,7 +156,7 @@ def why_not_namespaces() -> str | None:
 
 
 def enter(module: str, arguments: Sequence[str]) -> None:
-    """Run a module again in a network namespace with a bridge, in the place of this process; once."""
+    """Re-execute a module once in a network namespace with a bridge."""
     if not os.environ.get(_INSIDE):
         os.environ[_INSIDE] = "1"
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", module, *arguments])
@@ -171,7 +167,7 @@ def enter(module: str, arguments: Sequence[str]) -> None:
 
 
 def make_places(count: int) -> list[Place]:
-    """Make places for nodes: in namespaces if `enter` was called, else on ports."""
+    """Return places for nodes: in namespaces after `enter`, else on ports."""
     if os.environ.get(_INSIDE):
         return [NamespacePlace(index) for index in range(count)]
     ports = free_ports(5 * count)
@@ -179,7 +175,7 @@ def make_places(count: int) -> list[Place]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that are free now, and that no other process of the same tests is given."""
+    """Return free ports that no other process of the same tests gets."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ours = _PORTS[worker % _WORKERS :: _WORKERS]
     found: list[int] = []

@@ -1,9 +1,9 @@
-"""One run of chaos: nodes, publishers, readers and the script; then the invariants are checked.
+"""One run of chaos: nodes, publishers, readers and the script; then the invariants.
 
 every publisher   all blocks acknowledged
 every node        every block once, and the same data pages as the others; a sound stream; exit status 0
-every reader      every block or entry once, in order, as it was published
-nobody            hangs: each wait has its time, and says what it waited for
+every reader      every block or entry once, in order, as published
+nobody            hangs: each wait has a time limit, and says what it waited for
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Options", "run"]
 FAULT_SECONDS = 180.0
 END_SECONDS = 120.0
 LEAD_BLOCKS = 30
-"""The network makes so many blocks after the one that the next fault waits for."""
+"""How many blocks the network makes beyond the one that the next fault waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class Options:
     subscribers: int = 5
     blocks_per_second: float = 25.0
     min_standbys: int = 0
-    """How many other nodes must have a block before it is acknowledged."""
+    """How many other nodes must have a block before its acknowledgement."""
 
 
 def run(script: Script, options: Options, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Run a script; give what did not hold, in words.
+    """Run a script; return the violations in words.
 
     Args:
-        script: what happens.
-        options: how many take part.
+        script: the faults.
+        options: the size of the run.
         folder: an empty one; logs stay in it.
-        say: is told what happens.
+        say: called with each event.
     """
     nodes = make_nodes(folder, script.roles, options.min_standbys)
     try:
@@ -95,7 +95,7 @@ class _Run:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> list[str]:
-        """Do everything; give what did not hold."""
+        """Do everything; return the violations."""
         for node in self._nodes:
             await node.place.open()
         await asyncio.gather(*(node.start() for node in self._nodes))
@@ -123,7 +123,7 @@ class _Run:
         return task
 
     async def _or_broken(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await work, but raise at once what somebody who takes part has raised."""
+        """Await work, but raise at once if another actor fails."""
         task = asyncio.ensure_future(work)
         try:
             waiting = {task, *(one for one in self._tasks if not one.done())}
@@ -137,11 +137,11 @@ class _Run:
 
     @property
     def _acknowledged(self) -> int:
-        """The highest block that somebody was told is on disk; -1 before the first."""
+        """The highest acknowledged block; -1 before the first."""
         return max(max(one.acknowledged, default=-1) for one in self._publishers)
 
     async def _play(self) -> None:
-        """Let every fault come when its block is acknowledged."""
+        """Apply each fault when its block is acknowledged."""
         for fault in self._script.faults:
             self._network.limit = fault.after_block + LEAD_BLOCKS
             await within(
@@ -161,7 +161,7 @@ class _Run:
     async def _finish(
         self, publishing: list[asyncio.Task[Any]], subscribed: list[asyncio.Task[Any]]
     ) -> list[str]:
-        """Wait until everybody has everything, stop the nodes, and look."""
+        """Wait until everybody has everything, stop the nodes, and judge."""
         seconds = END_SECONDS + self._script.block_count / self._options.blocks_per_second
         await within(
             seconds, "publishers to be done", asyncio.gather(*publishing), lambda: f"{self._acknowledged}"
@@ -198,7 +198,7 @@ class _Run:
             await asyncio.sleep(0.05)
 
     async def _where(self) -> list[str]:
-        """Say where everybody is, for a run that is stuck."""
+        """Return everybody's position, for a run that is stuck."""
         states = await self._faults.states()
         lines = [
             f"{node}: {states[node].phase.value} at {states[node].last_text}, {states[node].problems}"

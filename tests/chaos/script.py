@@ -1,15 +1,15 @@
-"""The script of one run of chaos: the roles of the nodes, and which fault comes after which block.
+"""The script of one run: the roles of the nodes, and which fault comes after which block.
 
-Pure: a seed gives the same script each time. What a fault hits is a number from 0 to 1, so that it means
-something whatever the nodes are by then; `choose` turns it into one of those that it can hit.
+Pure: a seed always gives the same script. A number from 0 to 1 chooses the target of a fault, whatever the
+nodes are by then; `choose` turns it into a candidate.
 
     fail over      the load moves from an active node to another one
     lost           a node is killed in the middle of a failover
     kill           SIGKILL; if no other node is active, a standby takes over with --force; it comes back later
     cut            a node cannot be reached: by nobody, or by the other nodes (see `tests.chaos.network`)
     fill           a node's disk is full for a while
-    restart        SIGTERM, and again
-    ruin           SIGKILL, and its disk is thrown away: only where acknowledgements wait for another node
+    restart        SIGTERM, and a new start
+    ruin           SIGKILL, and its disk is deleted: only if acknowledgements wait for another node
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Thing = TypeVar("_Thing")
 
 
 class FaultKind(Enum):
-    """The kind of a fault; its value is its name for people and for `--kinds`."""
+    """The kind of a fault; the value is for people and for `--kinds`."""
 
     FAIL_OVER = "fail-over"
     LOST = "lost"
@@ -38,7 +38,7 @@ class FaultKind(Enum):
 
 
 USUAL: Final = tuple(kind for kind in FaultKind if kind is not FaultKind.RUIN)
-"""What nothing acknowledged may be lost by, even if it was acknowledged when it was on one disk."""
+"""The kinds that lose nothing acknowledged, even if it was on one disk only."""
 
 
 ROLES: Final = (
@@ -46,22 +46,20 @@ ROLES: Final = (
     ("active", "active", "standby"),
     ("active", "active", "active"),
 )
-"""What three nodes may be."""
+"""The possible roles of three nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
-
     kind: FaultKind
     after_block: int
-    """It comes when this block is acknowledged to somebody."""
+    """The fault comes when this block is acknowledged."""
     hits: float
-    """From 0 to 1: which node."""
+    """Chooses the node, from 0 to 1."""
     also: float
-    """From 0 to 1: which other node, where there is one."""
+    """Chooses the other node, if any, from 0 to 1."""
     seconds: float
-    """How long it lasts, or when the second half comes."""
+    """How long it lasts, or when its second half comes."""
 
     def __str__(self) -> str:
         return f"{self.kind.value} after block {self.after_block}, for {self.seconds:.1f} s"
@@ -93,14 +91,14 @@ def draw(
     *,
     seconds_max: float = 4.0,
 ) -> Script:
-    """Make a script.
+    """Return a script.
 
     Args:
         seed: of everything.
         block_count: blocks of the chain; faults are spread over them.
         fault_count: faults, one after the other.
         kinds: each comes once before any comes again.
-        seconds_max: a fault lasts this long at most.
+        seconds_max: the longest fault.
     """
     rng = random.Random(seed)
     roles = rng.choice(ROLES)
@@ -117,5 +115,5 @@ def draw(
 
 
 def choose(candidates: Sequence[_Thing], number: float) -> _Thing:
-    """Take one of the candidates, at least one, with a number from 0 to 1."""
+    """Choose one of at least one candidates by a number from 0 to 1."""
     return candidates[min(len(candidates) - 1, int(number * len(candidates)))]

@@ -1,6 +1,6 @@
 """Real devices that refuse: `python -m tests.devices --rounds 100`.
 
-The seed of each round is printed, and what it has shown. Where something did not hold, the exit status is 1.
+It prints the seed and the outcome of each round, and exits with status 1 after a violation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.devices.run import run_node, run_stream
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run rounds; 0 when everything held."""
+    """Run rounds; return 0 without violations."""
     parser = argparse.ArgumentParser(prog="python -m tests.devices", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="for each file system")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the first round")

@@ -1,11 +1,11 @@
-"""A file system of its own on a device that can refuse: a loop device, whose file lies on a tmpfs.
+"""A file system on a device that can refuse: a loop device whose file lies on a tmpfs.
 
-    folder/memory       tmpfs; made too small, it has no page more for what was never written
+    folder/memory       tmpfs; when shrunk, it has no page for new places
     folder/memory/disk  the device, sparse
     folder/disk         the file system, on a loop device
 
-While it refuses, what lies on the device already can be written again: journal, inodes, the stream's header.
-So the file system goes on, and only data that need a new place are lost, as on a thin volume that is full.
+While the device refuses, existing places can be written again: journal, inodes, the stream's header. So the
+file system goes on, and only data in new places are lost, as on a full thin volume.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeviceError(Exception):
 
 
 def why_not(kind: str) -> str | None:
-    """Say why there can be no device of a kind here; None where there can."""
+    """Return why no device of a kind is possible here; None: it is."""
     if os.geteuid() != 0:
         return "only root can mount a file system"
     if not Path("/dev/loop-control").exists():
@@ -54,7 +54,7 @@ def why_not(kind: str) -> str | None:
 
 
 def command(*words: object) -> str:
-    """Run a command; return what it printed.
+    """Run a command; return its output.
 
     Raises:
         DeviceError: it failed.
@@ -66,14 +66,14 @@ def command(*words: object) -> str:
 
 
 class Device:
-    """One device with its file system, mounted at `disk`; use with `with`, which leaves nothing behind.
+    """One device with its file system, mounted at `disk`; `with` leaves nothing behind.
 
     Args:
         folder: an empty one.
         kind: of the file system.
 
     Raises:
-        DeviceError: it cannot be made here.
+        DeviceError: it is impossible here.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
@@ -105,17 +105,17 @@ class Device:
         self.close()
 
     def mount(self) -> None:
-        """Mount it; the loop device goes by itself when it is unmounted."""
+        """Mount it; unmounting also frees the loop device."""
         loop = command("losetup", "-f", "--show", self._image)
         try:
-            # A loop device takes a request for done of which the file took a part: so they are of one page.
+            # A loop device treats a partly written request as done, so requests are of one page.
             Path(f"/sys/block/{Path(loop).name}/queue/max_sectors_kb").write_text("4", "ascii")
             command("mount", loop, self.disk)
         finally:
             command("losetup", "-d", loop)
 
     def unmount(self) -> None:
-        """Unmount it: nothing is cached any more.
+        """Unmount it, and drop all caches.
 
         Raises:
             DeviceError: somebody has files open.
@@ -124,25 +124,25 @@ class Device:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the file system has stopped itself: it could not write what it writes for itself."""
+        """Return whether the file system stopped itself after a failed write of its own."""
         return bool(os.statvfs(self.disk).f_flag & os.ST_RDONLY)
 
     def refuse(self) -> None:
-        """From now on refuse what needs a new place on the device."""
+        """Refuse new places on the device from now on."""
         os.sync()
         while True:
             used = os.statvfs(self._memory)
             size = (used.f_blocks - used.f_bfree) * used.f_frsize
-            with contextlib.suppress(DeviceError):  # it has grown meanwhile
+            with contextlib.suppress(DeviceError):  # grown meanwhile
                 command("mount", "-o", f"remount,size={size}", self._memory)
                 return
 
     def take(self) -> None:
-        """Take everything again."""
+        """Accept everything again."""
         command("mount", "-o", f"remount,size={_MEMORY_BYTES}", self._memory)
 
     def close(self) -> None:
-        """Take it away, whatever is the matter."""
+        """Remove it in any case."""
         for folder in (self.disk, self._memory):
             for words in (("umount",), ("umount", "-l")):
                 with contextlib.suppress(DeviceError):
@@ -152,7 +152,7 @@ class Device:
                 time.sleep(0.1)
 
     def _place_metadata(self) -> None:
-        """Give what the file system writes for itself its place, or it would fail instead of the data."""
+        """Allocate the file system's own data, which must not fail in place of the stream's."""
         with self._image.open("r+b") as file:
             for start, end in self._metadata(file.read(_BLOCK_SIZE)):
                 for offset in range(start, end, 1 << 20):
@@ -162,7 +162,7 @@ class Device:
                     file.write(data)
 
     def _metadata(self, first_block: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where it lies, from and to: what is not free; of XFS the log, and where its groups begin.
+        """Yield the ranges of metadata: everything not free; for XFS the log, and the groups' beginnings.
 
         Offsets in its superblock are those of Linux, fs/xfs/libxfs/xfs_format.h, `struct xfs_dsb`.
         """

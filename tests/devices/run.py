@@ -1,10 +1,10 @@
-"""A round: somebody writes, the device refuses, the writer may be killed, the device takes again; mount anew.
+"""A round: write, let the device refuse, maybe kill the writer, let it accept again, remount.
 
 start    operations are appended to a stream, or blocks published to a node
-refuse   what needs a new place on the device fails; the writer goes on trying, or is killed
+refuse   new places on the device fail; the writer keeps trying, or is killed
 take     it goes on by itself, or is started again
-end      it ends in order, or is killed; unmounted and mounted, the file has what was acknowledged, byte for
-         byte, and nothing that was not offered
+end      it ends in order, or is killed; after a remount, the file has what was acknowledged, byte for byte,
+         and nothing that was not offered
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ OPTIONS = ClientOptions(
 
 @dataclass
 class Outcome:
-    """What a round has shown."""
+    """The outcome of a round."""
 
     story: str
     wrong: list[str] = field(default_factory=list)
-    """What did not hold."""
+    """The violations."""
     acknowledged: int = 0
     """Operations or blocks."""
     refusals: int = 0
     """Commits that the device refused."""
 
     def expect(self, holds: bool, words: str) -> None:
-        """Take note of what does not hold."""
+        """Note a violation unless the condition holds."""
         if not holds:
             self.wrong.append(words)
 
 
 class Writers:
-    """One `tests.devices.writer` after the other, and what they say; none is left at the end.
+    """Runs one `tests.devices.writer` after another and records its output; leaves none running.
 
     Args:
         path: of the stream.
         seed: of the first.
-        outcome: is told what they say.
+        outcome: gets the records.
     """
 
     def __init__(self, path: Path, seed: int, outcome: Outcome) -> None:
@@ -94,7 +94,8 @@ class Writers:
         )
 
     def listen(self, seconds: float, until: str | None = None) -> bool:
-        """Take in what it says for so long, or until it says this; return whether it did, or still runs."""
+        """Read its output for this long or until this line; return whether the line came, or it still
+        runs."""
         assert self._process is not None
         assert self._process.stdout is not None
         output, end = self._process.stdout.fileno(), time.monotonic() + seconds
@@ -122,13 +123,13 @@ class Writers:
         return verb
 
     def kill(self) -> None:
-        """End it with SIGKILL; what it has said is heard."""
+        """Kill it with SIGKILL, and read the rest of its output."""
         if self._process is not None:
             self._process.kill()
             self._ended()
 
     def stop(self) -> int:
-        """Have it end in order; return its exit status."""
+        """Stop it in order; return its exit status."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -156,7 +157,7 @@ class Writers:
 
 
 def run_stream(folder: Path, kind: str, seed: int) -> Outcome:
-    """Do a round with a stream alone, in an empty folder."""
+    """Run a round with only a stream, in an empty folder."""
     rng = random.Random(seed)
     outcome = Outcome(rng.choice(STORIES))
     with Device(folder, kind) as device, Writers(device.disk / "s.bin", seed * 10, outcome) as writers:
@@ -198,7 +199,7 @@ def run_stream(folder: Path, kind: str, seed: int) -> Outcome:
 
 
 def check_operations(path: Path, outcome: Outcome) -> None:
-    """Compare what is on the device with what was acknowledged, also by bookmarks."""
+    """Compare the operations on the device with the acknowledged ones, also by bookmarks."""
     try:
         damage = [str(one) for one in check_stream(path).findings if one.severity is Severity.DAMAGE]
         outcome.expect(not damage, f"after mounting: {damage[:3]}")
@@ -223,7 +224,7 @@ def check_operations(path: Path, outcome: Outcome) -> None:
 
 
 def _unlike(got: Entry, expected: Entry) -> str:
-    """Say where the data of entries differ."""
+    """Return where the data of entries differ."""
     pairs = zip(got.data, expected.data, strict=False)
     places = [at for at, (one, other) in enumerate(pairs) if one != other]
     if not places:
@@ -234,7 +235,7 @@ def _unlike(got: Entry, expected: Entry) -> str:
 
 
 def run_node(folder: Path, kind: str, seed: int) -> Outcome:
-    """Do a round with `sluice serve` and a publisher."""
+    """Run a round with `sluice serve` and a publisher."""
     return asyncio.run(_run_node(folder, kind, seed))
 
 
@@ -270,7 +271,7 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
 
 
 def _check_blocks(data_dir: Path, blocks: list[Block], outcome: Outcome) -> None:
-    """Compare the blocks on the device with those that were published."""
+    """Compare the blocks on the device with the published ones."""
     store = BlockStore.open(data_dir)
     last = -1 if store.last_number is None else store.last_number
     words = f"{outcome.acknowledged} acknowledged, {last + 1} on the device"
@@ -309,7 +310,7 @@ async def _tell_story(
 
 
 async def _until(is_so: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
-    """Wait until something is so; return whether it is."""
+    """Wait for a condition; return whether it holds."""
     end = time.monotonic() + seconds
     while not is_so() and time.monotonic() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

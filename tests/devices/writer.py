@@ -1,9 +1,9 @@
-"""A process that appends operations to a stream, and says which are acknowledged; it may be killed.
+"""A process that appends operations to a stream and reports the acknowledged ones; it may be killed.
 
     python -m tests.devices.writer PATH SEED
 
-It writes a line to standard output for each thing that happens: `found N` operations when it has opened the
-stream, `ack N` for the operations that are on disk, `refused WHY`, `well`. It ends when its input does.
+It prints a line for each event: `found N` operations in the opened stream, `ack N` for operations on disk,
+`refused WHY`, `well`. It ends with its input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE_SECONDS = 0.002
 
 
 def operation(number: int) -> tuple[Item, ...]:
-    """The items of an operation: the same each time, most of them small."""
+    """Return the items of an operation: always the same, mostly small."""
     rng = random.Random(number)
     size = rng.choice([20, 500, 3_000, 6_000, 40_000, 200_000, 700_000])
     return bookmark(number), (1, rng.randbytes(size)), (2, b"end %d" % number)
@@ -35,12 +35,12 @@ ITEMS_PER_OPERATION = 3
 
 
 def say(words: str) -> None:
-    """Tell who watches."""
+    """Print a line."""
     os.write(1, f"{words}\n".encode())
 
 
 class Writer:
-    """Appends operations one behind the other."""
+    """Appends operations one after the other."""
 
     def __init__(self, streamer: DataStreamer, rng: random.Random) -> None:
         self._streamer, self._rng = streamer, rng
@@ -48,11 +48,11 @@ class Writer:
 
     @property
     def next_number(self) -> int:
-        """The number of the operation that comes next."""
+        """The number of the next operation."""
         return self._streamer.committed.total_entries // ITEMS_PER_OPERATION
 
     def step(self) -> None:
-        """Commit an operation, or half of it.
+        """Commit an operation, or half of one.
 
         Raises:
             CommitFailed: the disk refuses.
@@ -76,7 +76,7 @@ class Writer:
             say(f"ack {number + 1}")
 
     def await_disk(self) -> None:
-        """Try the disk until it takes writes again, as a node does."""
+        """Retry until the disk accepts writes, as a node does."""
         self._begun = None
         self._streamer.rollback_commit()
         while not ended():
@@ -96,7 +96,6 @@ def ended() -> bool:
 
 
 def main(path: Path, seed: int) -> None:
-    """Append until the input ends."""
     with DataStreamer.open(path, initial_pages=4, growth_pages=2) as streamer:
         writer = Writer(streamer, random.Random(seed))
         say(f"found {writer.next_number}")

@@ -1,1 +1,1 @@
-"""Fuzzers of the parsers of foreign bytes: short ones by hypothesis, long ones by atheris."""
+"""Fuzzers of all parsers of foreign bytes: short ones with hypothesis, long ones with atheris."""

@@ -2,18 +2,18 @@
 
     python -m tests.fuzzing [--minutes 60] [--slice-minutes 10] [--jobs 1] [--folder fuzzing] [NAME…]
 
-Each parser is fuzzed in a process of its own (`tests.fuzzing.atheris_parsers`) for a slice of time; next is
-always the one that has had the least. It is over when each has had so many minutes, those of earlier runs in
-the same folder counted, or when it is interrupted: the next run goes on from there. Minutes are of processor
-time, so a slow or busy machine fuzzes as much, later.
+A process (`tests.fuzzing.atheris_parsers`) fuzzes one parser for a slice of time; the next parser is the one
+with the least time so far. The run ends when each parser has had this many minutes, including earlier runs in
+the same folder, or when it is interrupted; the next run continues. Minutes are processor time, so a slow
+machine fuzzes as much, later.
 
-    FOLDER/hours.json     what each parser has had, and found
+    FOLDER/hours.json     each parser's time and findings
     FOLDER/corpus/NAME    inputs that reach new code
-    FOLDER/findings       inputs that a parser failed at: NAME-crash-…, NAME-oom-…, NAME-hang-…
-    FOLDER/logs/NAME.log  what libFuzzer said, of the last slice
+    FOLDER/findings       inputs at which a parser failed: NAME-crash-…, NAME-oom-…, NAME-hang-…
+    FOLDER/logs/NAME.log  libFuzzer's output of the last slice
 
-A parser with a finding of this run gets no further slice in it. The exit status is 1 if there was one.
-To see a finding again: python -m tests.fuzzing --replay FOLDER/findings/NAME-crash-…
+A parser with a finding gets no further slice in this run, and the exit status is 1. To repeat a finding:
+python -m tests.fuzzing --replay FOLDER/findings/NAME-crash-…
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.fuzzing.record import read_input, read_progress
 __all__ = ["main"]
 
 SAVE_SECONDS: Final = 10.0
-"""How much of a run is lost at most, if it is killed."""
+"""The time between two saves: a killed run loses no more."""
 _LOG_LINES: Final = 40
 
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     try:
         has_atheris = find_spec("atheris") is not None
-    except ValueError:  # a module that was made None
+    except ValueError:  # a disabled module
         has_atheris = False
     if not has_atheris:
         sys.stderr.write("atheris is not installed: pip install 'sluice-gateway[fuzz]'\n")
@@ -90,7 +90,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second run out of the folder."""
+    """Lock the folder against a second run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -103,16 +103,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Slice:
-    """One process at work."""
+    """One running process."""
 
     name: str
     process: subprocess.Popen[bytes]
     before: Account
-    """The parser's account without this slice."""
+    """The parser's account before this slice."""
 
 
 class _Run:
-    """Starts slices, watches them, keeps the books."""
+    """Starts slices, watches them, and keeps the accounts."""
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self._folder: Path = options.folder.absolute()
@@ -121,7 +121,7 @@ class _Run:
         self._runs: int = options.runs
         self._jobs: int = max(1, options.jobs)
         self._names = names
-        self._waiting = list(names)  # nothing found in this run, and not at work
+        self._waiting = list(names)  # without a finding in this run, and not running
         self._slices: list[_Slice] = []
         self._hours = Hours(self._folder / "hours.json", names)
         self._found = False
@@ -148,7 +148,7 @@ class _Run:
         return int(self._found)
 
     def _start_slices(self) -> bool:
-        """Start what may run; tell whether anything was started."""
+        """Start further slices; return whether any started."""
         started = False
         while len(self._slices) < self._jobs:
             name = self._hours.next(self._waiting, float("inf") if self._runs else self._cpu_seconds)
@@ -175,7 +175,7 @@ class _Run:
         return _Slice(name, process, account)
 
     def _finish(self, one: _Slice) -> None:
-        """Enter what came of a slice."""
+        """Record the result of a slice."""
         self._slices.remove(one)
         status, name = one.process.returncode, one.name
         progress, findings = read_progress(self._record(name)), []
@@ -196,7 +196,7 @@ class _Run:
         )
 
     def _finding(self, name: str, status: int) -> str:
-        """Say what a process ended with, and keep the input of one that could not say it."""
+        """Describe how a process ended, and keep its input if it could not."""
         if status != -signal.SIGPROF:
             return f"exit status {status}, see findings and logs"
         data = read_input(self._record(name))
@@ -205,14 +205,14 @@ class _Run:
         return f"hang, {path.name}"
 
     def _save(self) -> None:
-        """Write the books, with what the slices at work have come to."""
+        """Write the accounts, including the running slices."""
         for one in self._slices:
             progress = read_progress(self._record(one.name))
             self._hours[one.name] = one.before.with_slice(progress, self._coverage(one.name))
         self._hours.save()
 
     def _coverage(self, name: str) -> int:
-        """Return how many edges libFuzzer has said it has seen."""
+        """Return the number of edges that libFuzzer reports."""
         words = next((line.split("cov: ") for line in reversed(self._log_lines(name)) if "cov: " in line), [])
         return int(words[1].split()[0]) if len(words) > 1 else 0
 
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _replay(path: Path) -> int:
-    """Read one finding with its parser, which raises or says how long it took."""
+    """Parse one finding; raise, or print the time."""
     from tests.fuzzing.parsers import CPU_SECONDS_MAX, PARSERS, cpu_seconds_of
 
     names = [name for name in PARSERS if path.name.startswith(f"{name}-")]
@@ -235,7 +235,7 @@ def _replay(path: Path) -> int:
         sys.stderr.write(f"{path}: the file's name does not begin with that of a parser\n")
         return 2
     parser = PARSERS[max(names, key=len)]
-    parser.run(parser.seeds()[0])  # what is computed once
+    parser.run(parser.seeds()[0])  # cached values
     seconds = cpu_seconds_of(parser, path.read_bytes())
     _say(f"{parser.name}: read in {seconds:.2f} s")
     return int(seconds > CPU_SECONDS_MAX)

@@ -2,17 +2,16 @@
 
     python -m tests.fuzzing.atheris_parsers NAME --folder FOLDER [--cpu-seconds 600 | --runs N]
 
-`python -m tests.fuzzing` starts this for one parser after the other and keeps the books. A finding ends the
+`python -m tests.fuzzing` starts this for one parser after another and keeps the accounts. A finding ends the
 process with a status other than 0:
 
     an error that the parser does not declare     libFuzzer writes the input to FOLDER/findings
-    an input of more than a second                the same; it is measured again without the instrumentation,
-                                                  which costs several times as much
-    a hang, 30 seconds in one input               the signal SIGPROF ends the process, in whatever code it is;
-                                                  the input is in the record
+    an input of more than a second                the same, after a second measurement without the
+                                                  instrumentation, which costs several times as much
+    a hang, 30 seconds in one input               SIGPROF ends the process, in whatever code it is; the record
+                                                  has the input
 
-All time here is processor time: a process that is stopped for a while, or waits for its turn on a busy
-machine, has not hung.
+All times are processor time: a stopped or waiting process has not hung.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["HANG_CPU_SECONDS", "main"]
 
 SLOW_SECONDS: Final = 1.0
-"""An instrumented run that takes longer is measured again without instrumentation."""
+"""An instrumented run above this is measured again without instrumentation."""
 HANG_CPU_SECONDS: Final = 30.0
-"""When an input is given up."""
+"""The longest time for an input."""
 MEMORY_MIB_MAX: Final = 2048
 _PARENT_EVERY_INPUTS: Final = 1024
 _NEVER: Final = 1 << 30
-"""For limits of libFuzzer, which go by the clock on the wall and count the time that a process is stopped."""
+"""For libFuzzer's limits, which count wall time."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fuzz one parser until its time is over; this does not return."""
+    """Fuzz one parser until its time is over; does not return."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing.atheris_parsers", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="keeps corpus, findings and records")
     parser.add_argument("--cpu-seconds", type=float, default=600.0, help="processor time (600)")
@@ -72,12 +71,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class _Inputs:
-    """Reads inputs as libFuzzer makes them, and ends the process when its time is over.
+    """Reads libFuzzer's inputs, and ends the process when its time is over.
 
     Args:
-        target: what reads them.
-        folder: where the record is kept.
-        cpu_seconds: time for all of them; 0: no end.
+        target: the parser's function.
+        folder: of the record.
+        cpu_seconds: time for all inputs; 0: no end.
     """
 
     def __init__(self, target: Parser, folder: Path, cpu_seconds: float) -> None:
@@ -107,10 +106,10 @@ class _Inputs:
         if now > self._end:
             os._exit(0)
         if self._count % _PARENT_EVERY_INPUTS == 0 and os.getppid() != self._parent:
-            os._exit(0)  # nobody is left to keep the books
+            os._exit(0)  # nobody is left to keep the accounts
 
     def _measure_again(self, data: bytes) -> None:
-        """Refuse an input that takes too long in a process without instrumentation, too."""
+        """Refuse an input that is too slow without instrumentation, too."""
         code = (
             "import sys; from tests.fuzzing.parsers import PARSERS, cpu_seconds_of; "
             "data = sys.stdin.buffer.read(); "

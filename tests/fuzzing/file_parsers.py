@@ -1,6 +1,6 @@
-"""The parsers of foreign files: block files, and the zips and tars that they are in.
+"""The parsers of foreign files: block files, and the zips and tars around them.
 
-As in `tests.fuzzing.parsers`, a function here takes any bytes and returns: whatever it raises is a finding.
+As in `tests.fuzzing.parsers`, a function takes any bytes and returns; whatever it raises is a finding.
 """
 
 from __future__ import annotations
@@ -63,4 +63,3 @@ FILE_TARGETS: Final = (
     Target("archive", _run_archive, _archives, 16_384),
     Target("block-file", _run_block_file, _block_files, 16_384),
 )
-"""All of them."""

@@ -1,7 +1,7 @@
-"""The records of the long fuzzers: the processor time of each parser in all, and its findings.
+"""The records of the long fuzzers: each parser's total processor time and its findings.
 
-Kept as JSON in the folder that keeps the corpus too, so that hours add up. Whoever changes a parser and wants
-its time counted anew removes its line, or the file; the corpus is as good as before.
+A JSON file beside the corpus, so that hours add up. To count a changed parser anew, remove its line or the
+file; the corpus stays useful.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ class Account:
     """One parser's line."""
 
     cpu_seconds: float = 0.0
-    """Processor time of its processes, from their first input on."""
+    """The processor time of its processes, from their first input on."""
     inputs: int = 0
-    """Inputs that it has read."""
     coverage: int = 0
-    """Edges of the code that libFuzzer has seen, in the run that saw the most."""
+    """The most edges that libFuzzer saw in one run."""
     slowest_seconds: float = 0.0
-    """Processor time of its slowest input, instrumented."""
+    """The processor time of its slowest input, instrumented."""
     findings: list[str] = field(default_factory=list)
-    """What it has failed at, a line each."""
+    """Its findings, a line each."""
 
     def with_slice(self, progress: Progress, coverage: int = 0, findings: Iterable[str] = ()) -> Account:
-        """Return the account with one more slice in it."""
+        """Return the account with one more slice."""
         return replace(
             self,
             cpu_seconds=self.cpu_seconds + progress.cpu_seconds,
@@ -44,11 +43,11 @@ class Account:
 
 
 class Hours:
-    """All lines, and the file that they are kept in.
+    """All accounts, and their file.
 
     Args:
-        path: of the JSON file; it need not exist.
-        names: of the parsers; lines of others stay in the file as they are.
+        path: of the JSON file, which need not exist.
+        names: of the parsers; lines of other parsers stay unchanged.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
@@ -67,18 +66,18 @@ class Hours:
         self._lines[name] = account
 
     def next(self, names: Iterable[str], cpu_seconds: float) -> str | None:
-        """Return the parser that has had the least time, of those with less than so much; None: none."""
+        """Return the parser with the least time below this; None: none."""
         short = [name for name in names if self._lines[name].cpu_seconds < cpu_seconds]
         return min(short, key=lambda name: self._lines[name].cpu_seconds, default=None)
 
     def save(self) -> None:
-        """Write the file, as a whole."""
+        """Replace the file."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps({name: asdict(line) for name, line in self._lines.items()}, indent=1))
         new.replace(self._path)
 
     def table(self, names: Iterable[str]) -> list[str]:
-        """Return a line for each parser, under a line of titles."""
+        """Return a title line, and a line for each parser."""
         rows = [f"{'parser':<18} {'CPU min':>8} {'inputs':>12} {'cover':>6} {'slowest':>9}  findings"]
         for name in names:
             line = self._lines[name]

@@ -1,7 +1,7 @@
-"""Every parser of foreign bytes, as a function that raises only the errors it documents.
+"""Every parser of foreign bytes, as a function that raises only undeclared errors.
 
-A parser here takes any bytes and returns; the errors that it is to raise are caught in it, so whatever comes
-out is a finding. Seeds are sound inputs, from real blocks where they are at hand.
+A function takes any bytes, and catches the errors that its parser declares; whatever it raises is a finding.
+Seeds are valid inputs, from real blocks if possible.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.gateway.blocks.proofs import real, record_files, state_proofs
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup
 
 CPU_SECONDS_MAX: Final = 1.0
-"""What no input may cost."""
+"""The highest cost of an input."""
 
 _HAS_REAL: Final = real.FOLDER.is_dir()
 _SUMMARY: Final = summary_of(block_items())
@@ -39,20 +39,20 @@ _ROOT: Final = bytes(48)
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """One way in."""
+    """One parser."""
 
     name: str
-    """As it is called on the command line."""
+    """Its name on the command line."""
     run: Callable[[bytes], None]
-    """Reads bytes; raises only if something is wrong with the code."""
+    """Reads bytes; raises only if the code is wrong."""
     seeds: Callable[[], list[bytes]]
-    """Sound inputs."""
+    """Valid inputs."""
     size_max: int = 16_384
-    """Bytes of an input; longer ones show nothing new."""
+    """The longest input; longer ones show nothing new."""
 
 
 def cpu_seconds_of(parser: Parser, data: bytes) -> float:
-    """Run a parser; return the processor time that it took."""
+    """Run a parser; return its processor time."""
     begin = time.process_time()
     parser.run(data)
     return time.process_time() - begin
@@ -117,7 +117,7 @@ def _proof_items() -> list[bytes]:
 
 
 def _accept(signature: bytes, root_hash: bytes) -> Refusal | None:
-    """Stands for a signature check that is not what is fuzzed."""
+    """Replaces a signature check, which is not fuzzed."""
     assert signature
     assert len(root_hash) == 48
     return None
@@ -290,4 +290,4 @@ PARSERS: Final = {
         *(Parser(*target) for target in (*STREAM_TARGETS, *FILE_TARGETS)),
     )
 }
-"""All of them by name."""
+"""All parsers by name."""

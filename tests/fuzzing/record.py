@@ -1,12 +1,12 @@
-"""The progress of a fuzzing process while it runs: a small file that both ends map into memory.
+"""The progress of a running fuzzing process: a small file that both ends map into memory.
 
-    offset 0    inputs           u64 little-endian, how many have been read
+    offset 0    inputs           u64 little-endian, the number of inputs read
            8    cpu_seconds      f64, processor time since the first input
            16   slowest_seconds  f64, processor time of the slowest input, instrumented
-           24   size             u32, of the input that is being read
-           28   input            so many bytes
+           24   size             u32, of the current input
+           28   input            this many bytes
 
-The process need not live to tell: whatever ends it, the file says which input it was reading.
+Whatever ends the process, the file has its current input.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Progress(NamedTuple):
     """The progress of a process."""
 
     inputs: int = 0
-    """Inputs that have been read."""
+    """The number of inputs read."""
     cpu_seconds: float = 0.0
-    """Processor time that it has used for them, its own and libFuzzer's."""
+    """The processor time for them, its own and libFuzzer's."""
     slowest_seconds: float = 0.0
-    """Processor time of the slowest of them, instrumented."""
+    """That of the slowest one, instrumented."""
 
 
 class Record:
     """The fuzzing process's end.
 
     Args:
-        path: of the file, which is made anew.
+        path: of the file, which is created anew.
         size_max: bytes of the longest input.
     """
 
@@ -48,23 +48,23 @@ class Record:
             self._map = mmap.mmap(file.fileno(), 0)
 
     def begin(self, data: bytes) -> None:
-        """Note the input that is read next."""
+        """Note the next input."""
         _SIZE.pack_into(self._map, _PROGRESS.size, len(data))
         self._map[_INPUT_OFFSET : _INPUT_OFFSET + len(data)] = data
 
     def end(self, progress: Progress) -> None:
-        """Note that it has been read."""
+        """Note that the input is done."""
         _PROGRESS.pack_into(self._map, 0, *progress)
 
 
 def read_progress(path: Path) -> Progress:
-    """Return how far the process has come; nothing if it has not begun."""
+    """Return the process's progress; zero if it has not begun."""
     content = path.read_bytes()[: _PROGRESS.size] if path.exists() else b""
     return Progress(*_PROGRESS.unpack(content)) if len(content) == _PROGRESS.size else Progress()
 
 
 def read_input(path: Path) -> bytes:
-    """Return the input that the process has begun last."""
+    """Return the current input."""
     content = path.read_bytes() if path.exists() else b""
     if len(content) < _INPUT_OFFSET:
         return b""

@@ -1,6 +1,6 @@
-"""The parsers of peers' messages and streams: of publishers, of servers, of clients over TCP.
+"""The parsers of messages and streams: of publishers, servers, and clients over TCP.
 
-As in `tests.fuzzing.parsers`, a function here takes any bytes and returns: whatever it raises is a finding.
+As in `tests.fuzzing.parsers`, a function takes any bytes and returns; whatever it raises is a finding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZE_BYTES: Final = 2
 
 
 class Target(NamedTuple):
-    """One way in: see `parsers.Parser`."""
+    """See `parsers.Parser`."""
 
     name: str
     run: Callable[[bytes], None]
@@ -55,7 +55,7 @@ def _end() -> block_items_pb2.BlockEnd:
 
 
 def _run_publish_message(data: bytes) -> None:
-    """One message of a publisher: parsed, looked at, hashed."""
+    """Parse, inspect and hash a publisher's message."""
     try:
         request = _Publish.FromString(data)
         item_set = inspect(list(request.block_items.block_items))
@@ -75,7 +75,7 @@ def _framed(messages: Iterable[bytes]) -> bytes:
 
 
 def _run_subscription(data: bytes) -> None:
-    """Messages of a server, one after the other, each with its size before it."""
+    """Parse a server's messages, each after its size."""
     assembler = BlockAssembler(None, block_bytes_max=10_000, block_items_max=100)
     position = 0
     while position < len(data):
@@ -101,7 +101,7 @@ def _subscriptions() -> list[bytes]:
 
 
 def _run_commands(data: bytes) -> None:
-    """The requests of a client, whole and cut after their first bytes."""
+    """Parse a client's requests, whole and cut after their first bytes."""
     cuts = [data[0], data[-1]] if data else []
     check(data, cuts, "close")
     check(data, cuts, "keep")
@@ -119,7 +119,7 @@ def _commands() -> list[bytes]:
 
 
 def _run_packets(data: bytes) -> None:
-    """Parse a server's bytes, whole and in two pieces; take the entries for those of blocks."""
+    """Parse a server's bytes, whole and in two pieces; decode the entries as blocks."""
     try:
         packets = PacketReader().feed(data)
     except ServerSpokeWrongly:
@@ -148,7 +148,7 @@ def _packets() -> list[bytes]:
 
 
 def _run_transaction(data: bytes) -> None:
-    """An item of a block 0, which may publish ledger data."""
+    """Parse an item of a block 0, which may publish ledger data."""
     publications_in([data])
     try:
         published_ledger([data])
@@ -170,4 +170,3 @@ STREAM_TARGETS: Final = (
     Target("packets", _run_packets, _packets, 8_192),
     Target("transaction", _run_transaction, _transactions, 8_192),
 )
-"""All of them."""

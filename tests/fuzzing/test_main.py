@@ -1,4 +1,4 @@
-"""Tests of `python -m tests.fuzzing`: hours add up, and every way in which a parser can fail is a finding."""
+"""Tests of `python -m tests.fuzzing`: hours add up, and each kind of failure is a finding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzzing.record import Progress, Record, read_input, read_progress
 ROOT = Path(__file__).resolve().parents[2]
 needs_atheris = pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
 
-# Runs the fuzzer of one parser that is made for the test, in place of `item`.
+# Fuzzes a parser made for the test, in place of `item`.
 CHILD = """
 import os, sys, time
 from tests.fuzzing import atheris_parsers, parsers
@@ -60,7 +60,7 @@ def test_inputs_add_up_over_runs(tmp_path: Path) -> None:
     assert before["item"]["cpu_seconds"] + 0.5 <= after["item"]["cpu_seconds"]
     assert after["state-proof"] == before["state-proof"]
     assert len(list((tmp_path / "corpus" / "item").iterdir())) > 2
-    done = fuzzing(tmp_path, "--minutes", "0.001", "item")  # it has had that
+    done = fuzzing(tmp_path, "--minutes", "0.001", "item")  # done
     assert json.loads((tmp_path / "hours.json").read_text()) == after
 
 
@@ -110,7 +110,7 @@ def test_an_error_ends_it_and_keeps_the_input(tmp_path: Path) -> None:
 
 @needs_atheris
 def test_a_hang_ends_it_even_where_no_signal_handler_runs(tmp_path: Path) -> None:
-    """Between two steps of the interpreter, in one multiplication of huge numbers."""
+    """Within one multiplication of huge numbers."""
     done = child(tmp_path, "data == b'seed' and pow(3, 1 << 26)")
     assert done.returncode == -signal.SIGPROF
     assert read_input(tmp_path / "item.record") == b"seed"
@@ -118,7 +118,7 @@ def test_a_hang_ends_it_even_where_no_signal_handler_runs(tmp_path: Path) -> Non
 
 @needs_atheris
 def test_a_process_that_is_stopped_does_not_hang(tmp_path: Path) -> None:
-    """Nor does one that waits: only processor time counts."""
+    """Only processor time counts."""
     done = child(tmp_path, "data == b'seed' and time.sleep(1)")
     assert done.returncode == 0, done.stderr
     progress = read_progress(tmp_path / "item.record")

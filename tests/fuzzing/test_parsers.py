@@ -1,6 +1,6 @@
-"""Bytes from peers, spoiled: no parser raises anything but what it says it raises.
+"""Corrupted bytes from peers: parsers raise only the errors that they declare.
 
-`make atheris` looks longer and follows the branches of the code.
+`make atheris` runs longer and follows the branches of the code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGES = st.lists(
 
 
 def spoil(data: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
-    """Apply changes at places that are taken modulo the size."""
+    """Apply changes at places modulo the size."""
     image = bytearray(data)
     for how, place, value in changes:
         at = place % (len(image) + 1)
@@ -71,7 +71,7 @@ def test_seeds_are_read(name: str) -> None:
 
 
 def costly_inputs() -> list[tuple[Parser, bytes]]:
-    """For each limit, what just passes it: the most that a peer can make this node do with one input."""
+    """For each limit, the costliest input just within it."""
     sibling = state_proofs.path((3, bytes(48)), [(bytes(48),)] * STATE_PROOF_SIBLINGS_MAX, 2)
     time = state_proofs.path((6, b"\x08\x01"), [], 2)
     end = state_proofs.path(None, [], state_proofs.END)
@@ -97,12 +97,12 @@ def test_the_most_that_a_limit_lets_through_is_read(parser: Parser, data: bytes)
 
 
 CALLS_MAX = 2_500_000
-"""Calls of functions, in Python and C, that reading one input may take: some 0.4 s where none of them is
-mathematics, of which each proof has a fixed amount."""
+"""Function calls, in Python and C, that one input may take: 0.4 s without mathematics, of which each proof
+has a fixed amount."""
 
 
 def calls_of(parser: Parser, data: bytes) -> int:
-    """Count the work of reading an input, the same on every machine."""
+    """Count the calls for an input, which are the same on every machine."""
     count = 0
 
     def note(_: object, event: str, __: object) -> None:
@@ -124,9 +124,9 @@ def test_the_work_of_what_a_limit_lets_through_is_bounded(parser: Parser, data: 
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_the_work_of_an_input_is_bounded_by_its_size(name: str) -> None:
-    """Sound inputs take the most: what is wrong ends the reading."""
+    """Valid inputs cost most: an error ends the parsing."""
     parser = PARSERS[name]
-    parser.run(parser.seeds()[0])  # what is computed once
+    parser.run(parser.seeds()[0])  # cached values
     for seed in parser.seeds():
         assert calls_of(parser, seed) < CALLS_MAX
 

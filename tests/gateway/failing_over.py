@@ -1,4 +1,4 @@
-"""An active node and its standby for tests of `cluster.failover`: calls can fail, and answers be lost."""
+"""An active node and its standby for tests of `cluster.failover`; calls can fail and answers be lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEAD = "UNAVAILABLE: no answer"
 
 @dataclass
 class FakeNode:
-    """A node with a real role table whose calls can fail before or after they take effect."""
+    """A node with a real role table, whose calls can fail before or after they take effect."""
 
     address: str
     role: RoleState
@@ -30,23 +30,23 @@ class FakeNode:
     refuse: set[str] = field(default_factory=set)
     """Calls that fail and change nothing."""
     lose: set[str] = field(default_factory=set)
-    """Calls that take effect and whose answer is lost."""
+    """Calls that take effect, but whose answer is lost."""
     late: set[str] = field(default_factory=set)
-    """Calls whose answer is not awaited any more, and that take effect before the next change."""
+    """Calls that take effect only before the next change, after the caller gave up."""
     dies_after: str = ""
-    """After this call no other is answered."""
+    """The last call to be answered."""
     interrupted_at: str = ""
-    """At this call the failover is interrupted."""
+    """The call that interrupts the failover."""
     interrupt: Callable[[], object] = str
     takes: dict[str, float] = field(default_factory=dict)
-    """Seconds that a call takes, if it takes any."""
+    """Seconds that each call takes."""
     seconds: float = 0.0
-    """What all calls have taken."""
+    """The sum of those seconds."""
     drained_first: str = ""
-    """Another failover has drained it for this node, just before this one does."""
+    """Another failover drains it for this node first."""
     calls: list[str] = field(default_factory=list)
     activate_seconds: float = 0.0
-    """How long the last activation might take."""
+    """The time allowed for the last activation."""
     drain_id: str = ""
     """Names the last drain."""
     is_dead: bool = False
@@ -89,7 +89,7 @@ class FakeNode:
         return self._status()
 
     def finish(self) -> None:
-        """Make the changes that are under way."""
+        """Make the pending changes."""
         for event in self.under_way:
             self.role.take(event)
         self.under_way.clear()
@@ -140,14 +140,14 @@ class Pair:
         asyncio.run(failover.force() if force else failover.run())
 
     def failure(self, *, force: bool = False) -> str:
-        """Run it, and give the error's text."""
+        """Run it, and return the error's text."""
         with pytest.raises(FailoverFailed) as caught:
             self.run(force=force)
         return str(caught.value)
 
     @property
     def active(self) -> list[str]:
-        """Nodes that are active, dead ones as they would come back."""
+        """The active nodes; dead ones as they would come back."""
         return [
             node.address
             for node in (self.a, self.b)

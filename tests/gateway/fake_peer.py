@@ -1,4 +1,4 @@
-"""A node for tests to follow over real gRPC, which does what a test says: it lies, stalls, breaks off."""
+"""A node for tests to follow over real gRPC; a script makes it lie, stall or break off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Script = Callable[["FakePeer", int, int], AsyncIterator[Response]]
 
 
 def items_of(*items: bytes) -> Response:
-    """An item set."""
+    """Return an item set."""
     response = Response()
     response.block_items.block_items.extend(items)
     return response
@@ -48,7 +48,7 @@ def whole(*blocks: Block) -> list[Response]:
 
 
 async def honest(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send what is asked for, as far as it is there, and end in order."""
+    """Send the requested blocks that exist, and end in order."""
     for block in peer.blocks:
         if start <= block.number <= end:
             for response in whole(block):
@@ -63,7 +63,7 @@ async def silent(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response
 
 
 def says(*responses: Response) -> Script:
-    """Send these, and end."""
+    """Return a script that sends these responses and ends."""
 
     async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
         for response in responses:
@@ -75,11 +75,11 @@ def says(*responses: Response) -> Script:
 class FakePeer(
     node_pb2_grpc.BlockNodeServiceServicer, subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer
 ):
-    """A peer that has some blocks.
+    """A peer with some blocks.
 
     Args:
-        blocks: what `honest` sends, and what its status says.
-        script: what a subscription gets.
+        blocks: the blocks of `honest` and of its status.
+        script: answers a subscription.
     """
 
     def __init__(self, blocks: Sequence[Block], script: Script = honest) -> None:
@@ -90,13 +90,12 @@ class FakePeer(
         """The subscriptions, start and end of each."""
         self.status_count = 0
         self.role = ""
-        """What it says that it is; empty for a node that is not Sluice."""
+        """Its reported role; empty: not a Sluice node."""
         self.is_mute = False
-        """Whether it answers no question for its status, like a process that hangs."""
+        """Whether it ignores status requests, like a hung process."""
         self.address = ""
 
     async def serverStatus(self, request: Any, context: Any) -> node_pb2.ServerStatusResponse:
-        """What it says that it has."""
         self.status_count += 1
         if self.is_mute:
             await asyncio.Event().wait()
@@ -108,13 +107,11 @@ class FakePeer(
         return node_pb2.ServerStatusResponse(first_available_block=first, last_available_block=self.last)
 
     async def serverStatusDetail(self, request: Any, context: Any) -> node_pb2.ServerStatusDetailResponse:
-        """Nothing; nobody asks for it."""
         return node_pb2.ServerStatusDetailResponse()
 
     async def subscribeBlockStream(
         self, request: subscribe_pb2.SubscribeStreamRequest, context: Any
     ) -> AsyncIterator[Response]:
-        """Do what the script says."""
         start, end = request.start_block_number, request.end_block_number
         self.asked.append((start, end))
         async for response in self.script(self, start, end):
@@ -131,7 +128,7 @@ async def _nonsense_stream(request: bytes, context: Any) -> AsyncIterator[bytes]
 
 @asynccontextmanager
 async def nonsense_peer() -> AsyncIterator[str]:
-    """The address of a peer whose answers do not parse, until the end of the test."""
+    """Yield the address of a peer whose answers do not parse."""
     server = aio.server()
     answer: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_nonsense)
     for service, method in (("BlockNodeService", "serverStatus"), ("BlockAccessService", "getBlock")):
@@ -152,7 +149,7 @@ async def nonsense_peer() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def fake_peer(blocks: Sequence[Block], script: Script = honest) -> AsyncIterator[FakePeer]:
-    """A peer that listens, until the end of the test."""
+    """Yield a listening peer."""
     peer = FakePeer(blocks, script)
     server = aio.server()
     node_pb2_grpc.add_BlockNodeServiceServicer_to_server(peer, server)
@@ -166,7 +163,7 @@ async def fake_peer(blocks: Sequence[Block], script: Script = honest) -> AsyncIt
 
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, peer: FakePeer) -> None:
-    """Have this peer given up that is silent for 0.2 s; others have the time that the settings give."""
+    """Give this silent peer up after 0.2 s; others have the time of the settings."""
 
     def opened(
         conductor: Conductor, address: str, plan: Range, stall_seconds: float, **more: Any

@@ -1,4 +1,4 @@
-"""A node that has only a durable height: a real block store, and the service that tells of it."""
+"""A node with only a durable height: a real block store and the service that reports it."""
 
 from __future__ import annotations
 
@@ -35,24 +35,23 @@ OTHER_BLOCKS = make_blocks(12, seed=8)
 
 
 class Told:
-    """A block store that tells its height, and connections to it."""
+    """A block store with its reporting service and connections to it."""
 
     def __init__(self, store: BlockStore, service: HeightService, address: str) -> None:
         self.block_store = store
         self.service = service
         self.address = address
-        """Where it is told, `host:port`."""
+        """The service's `host:port`."""
         self.channels: list[aio.Channel] = []
 
     def stub(self) -> Any:
-        """Connect once more."""
         options = (("grpc.use_local_subchannel_pool", 1), ("grpc.http2.lookahead_bytes", 1024))
         channel = aio.insecure_channel(self.address, options=options)
         self.channels.append(channel)
         return standby_pb2_grpc.NodeLevelStub(channel)
 
     def store(self, *numbers: int, chain: Sequence[Block] = BLOCKS) -> None:
-        """Put blocks on disk, together."""
+        """Commit blocks together."""
         blocks = [VerifiedBlock(number, chain[number].items, root_of(chain[number])) for number in numbers]
         self.block_store.append(blocks)
         for block in blocks:
@@ -72,7 +71,7 @@ async def told(
     nodes: KnownNodes | None = None,
     limits: HeightLimits | None = None,
 ) -> AsyncIterator[Told]:
-    """A service that runs, until the end; `nodes`: whom it serves, None for everybody."""
+    """Yield a running service; `nodes`: its clients, None: everybody."""
     store = BlockStore.open(data_dir)
     service = HeightService(store, instance, nodes, limits or HeightLimits())
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)

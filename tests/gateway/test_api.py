@@ -1,4 +1,4 @@
-"""Tests of `gateway.api`: that the stubs are those of `proto/`, and that `proto/` is the wire."""
+"""Tests of `gateway.api`: the stubs match `proto/`, and `proto/` matches the wire."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NODES = address_book_pb2.NodeAddressBook(
 )
 NODES_BYTES = "0a21 22023330 2805 3206080110021803 3a0168 420b 0a047f000001 1050 1a0164 4a016e"
 
-# Each message with all its fields set, and its bytes, from the numbers of docs/spec/wire.md section 2.
+# Each message with all fields set, and its bytes, from the field numbers of docs/spec/wire.md section 2.
 WIRE: dict[str, tuple[Message, str]] = {
     "BlockItemSet": (
         block_items_pb2.BlockItemSet(block_items=[b"\x0a\x01h", b"\x22\x00"]),
@@ -229,7 +229,7 @@ def test_the_bytes_on_the_wire(message: Message, spelled_out: str) -> None:
 
 
 def test_every_message_has_its_bytes_checked() -> None:
-    """A message counts by its own name; those that are only parts of others are in them above."""
+    """Messages that are only parts of others are tested with them."""
     parts = {
         "Block",
         "BlockItem",

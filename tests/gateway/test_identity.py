@@ -1,4 +1,4 @@
-"""Tests of `gateway.identity`: what a publisher is called, and that no claim is taken for anything else."""
+"""Tests of `gateway.identity`: names, and that no claim looks like anything else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_publisher_is_called_by_the_best_that_is_known(
         ("N3\x1b[31m", r"claimed:N3\x1b[31m"),
         ("N3\u200b", r"claimed:N3\u200b"),
         ("\u202eN3", r"claimed:\u202eN3"),
-        ("\u041d3", r"claimed:\u041d3"),  # a Cyrillic letter that looks like an H
+        ("\u041d3", r"claimed:\u041d3"),  # a Cyrillic H
         (r"N3\n", r"claimed:N3\\n"),
         (b"\xff\xfe", r"claimed:\ufffd\ufffd"),
     ],

@@ -1,4 +1,4 @@
-"""Signals that are ignored stay so."""
+"""Ignored signals stay ignored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of `gateway.limits`: that each limit is public and has a reason.
+"""Tests of `gateway.limits`: each limit is public and has a reason.
 
-What happens one past a limit is tested where it is reached.
+Other tests cover what happens beyond a limit.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def test_every_limit_is_a_positive_number() -> None:
 
 
 def test_the_largest_group_of_blocks_is_one_that_the_data_streamer_takes() -> None:
-    """The largest block that a setting allows came behind others, or had items that each need a page.
+    """The stream must accept the largest block behind others, and items that each need a page.
 
-    The stream refused it, every publisher heard PERSISTENCE_FAILED, and sent the same block again, for ever.
+    Otherwise every publisher gets PERSISTENCE_FAILED and sends the same block for ever.
     """
     (kind,) = (row.kind for row in SETTINGS if row.name == "publish.max_block_bytes")
     assert isinstance(kind, Size)
     largest_block_bytes = kind.most + limits.BLOCK_ITEMS_MAX * ENTRY_HEAD_SIZE
-    # Of two pages that follow one another, the entries of both would not fit on one.
+    # The entries of two successive pages would not fit on one.
     with_padding_bytes = 2 * (limits.COMMIT_GROUP_BYTES_MAX + largest_block_bytes) + PAGE_SIZE
     assert with_padding_bytes <= OPERATION_GROUP_BYTES_MAX
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.logs`: the same record in both forms, and what a hostile text cannot do."""
+"""Tests of `gateway.logs`: both forms of a record, and hostile texts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def record(message: str, /, *levels: int, **values: FieldValue) -> logging.LogRe
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Give a stream for the log, and put logging back afterwards as it was."""
+    """A stream for the log; restores logging afterwards."""
     root = logging.getLogger()
     ours = logging.getLogger("sluice")
     before = root.handlers[:], root.level, ours.level
@@ -145,7 +145,7 @@ def test_a_traceback(stream: io.StringIO) -> None:
 
 
 def shown(stream: io.StringIO) -> list[str]:
-    """Log at two levels from our code and from a library, and list what came through."""
+    """Log at two levels from our code and a library; return the lines."""
     stream.truncate(stream.seek(0))
     for name in ("sluice.datastream.server.server", "aiohttp"):
         for level in ("debug", "info", "warning", "error"):
@@ -168,7 +168,7 @@ def test_levels(stream: io.StringIO) -> None:
 
 
 class Flood:
-    """A log that strangers write to, at a time that a test moves on."""
+    """A log of lines that others cause, with a test's clock."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -179,14 +179,13 @@ class Flood:
         self.lines.append(TextFormatter().format(record).partition("sluice.gateway.x  ")[2])
 
     def line(self, message: str, cause: str | None, *arguments: object) -> bool:
-        """Write a line; whether it was written."""
+        """Log a line; return whether it was written."""
         made = logging.LogRecord("sluice.gateway.x", logging.INFO, "x.py", 1, message, arguments, None)
         if cause is not None:
             made.__dict__.update(caused_by(cause, who=cause))
         return self._filter.filter(made)
 
     def tell(self) -> None:
-        """As the node does, now and then."""
         self._filter.tell_left_out()
 
 
@@ -195,10 +194,8 @@ def test_one_address_writes_so_many_lines_a_minute_and_the_log_says_how_many_mor
     written = [flood.line("came", "192.0.2.1") for _ in range(1_234 + LINES_PER_CAUSE)]
     assert written == [True] * LINES_PER_CAUSE + [False] * 1_234
     assert flood.line("came", "192.0.2.2")  # others
-    assert flood.line("went", "192.0.2.1")  # and other lines are not left out for that
-    assert all(
-        flood.line("came", None) for _ in range(LINES_PER_MESSAGE + 1)
-    )  # what nobody else causes never is
+    assert flood.line("went", "192.0.2.1")  # other lines are not suppressed
+    assert all(flood.line("came", None) for _ in range(LINES_PER_MESSAGE + 1))  # nor lines without a cause
     flood.seconds += FLOOD_SECONDS - 0.1
     assert not flood.line("came", "192.0.2.1")
     assert flood.lines == []
@@ -208,7 +205,7 @@ def test_one_address_writes_so_many_lines_a_minute_and_the_log_says_how_many_mor
     assert flood.line("came", "192.0.2.1")
     flood.seconds += FLOOD_SECONDS
     flood.tell()
-    assert len(flood.lines) == 1  # nothing was left out
+    assert len(flood.lines) == 1  # nothing was suppressed
 
 
 def test_many_addresses_write_no_more_between_them() -> None:
@@ -220,23 +217,24 @@ def test_many_addresses_write_no_more_between_them() -> None:
     minutes = flood._filter._minutes
     assert [len(minute.by_cause) for minute in minutes.values()] == [LINES_PER_MESSAGE]
     flood.seconds += FLOOD_SECONDS
-    assert flood.line("other", "192.0.2.1")  # any line brings it out
+    assert flood.line("other", "192.0.2.1")  # any line triggers the count
     assert flood.lines == [f"came from 999: and {9 * LINES_PER_MESSAGE} more  lines_left_out=900 seconds=60"]
     assert list(minutes) == [("sluice.gateway.x", "other")]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_flood_is_left_out_of_the_log_of_a_process(
-    stream: io.StringIO, form: Literal["text", "json"], monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO, form: Literal["text", "json"]
 ) -> None:
-    set_up_logging(stream=stream, form=form)
+    seconds = 0.0
+    set_up_logging(stream=stream, form=form, clock=lambda: seconds)
     for _ in range(10 * LINES_PER_CAUSE):
         logging.getLogger("sluice.gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
         logging.getLogger("sluice.datastream.x").info(
             "client %s: came", "a:1", extra={"caused_by": "192.0.2.1"}
         )
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE
-    monkeypatch.setattr("sluice.gateway.logs.FLOOD_SECONDS", 0.0)
+    seconds = FLOOD_SECONDS
     tell_left_out()
     last = stream.getvalue().splitlines()[-2:]
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE + 2

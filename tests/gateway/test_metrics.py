@@ -1,4 +1,4 @@
-"""Tests of `gateway.metrics`: the names that dashboards rely on, and the bound on labels."""
+"""Tests of `gateway.metrics`: the names that dashboards use, and the bound on labels."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ standby_wait_seconds standbys stray_messages_total subscriber_blocks_sent_total
 subscriber_lag_blocks subscriber_sent_bytes_total subscribers tcp_clients tcp_lag_bytes
 tcp_sent_bytes_total tls_certificate_end_seconds tls_renewal_failed verification_mode_info
 """
-"""The names without `sluice_`: dashboards rely on them."""
+"""The names without `sluice_`."""
 
 
 def test_a_node_exposes_these_metrics_and_no_other() -> None:
     metrics = Metrics(verification_mode="hash")
     exposed = set(re.findall(r"^# TYPE (\w+)", metrics.exposition().decode(), re.MULTILINE))
-    # Prometheus' library adds the time at which each counter and histogram was made.
+    # Prometheus' library adds the creation time of each counter and histogram.
     ours = {name for name in exposed if not name.endswith("_created")} - OF_THE_PROCESS
     assert ours == {f"sluice_{name}" for name in NAMES.split()}
     assert exposed >= OF_THE_PROCESS
 
 
 def test_what_operators_were_promised_is_there_with_its_unit() -> None:
-    """Each thing that a node is to show, and the metric that shows it."""
+    """Each promised value, and its metric."""
     promised = {
         "blocks received": "sluice_blocks_received_total",
         "blocks verified": "sluice_blocks_verified_total",

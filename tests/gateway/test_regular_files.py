@@ -1,4 +1,4 @@
-"""Tests of `gateway.regular_files`, with what may stand in a file's place."""
+"""Tests of `gateway.regular_files`, and what may stand in a file's place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_nothing_else_is_opened_or_waited_for(tmp_path: Path, monkeypatch: pytes
     folder.mkdir()
     listening = socket.socket(socket.AF_UNIX)
     monkeypatch.chdir(tmp_path)
-    listening.bind("socket")  # whose path has 107 bytes at most, and the folder's may have more
+    listening.bind("socket")  # a socket's path has at most 107 bytes
     for path, reason in (
         (pipe, "Not a regular file"),
         (link, "Not a regular file"),
@@ -48,7 +48,7 @@ def test_nothing_else_is_opened_or_waited_for(tmp_path: Path, monkeypatch: pytes
 
 
 def opened() -> Iterator[str]:
-    """The names of the files that this process has open."""
+    """The names of this process's open files."""
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the folder itself, as it was read
             yield str(entry.readlink())

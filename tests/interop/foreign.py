@@ -1,6 +1,6 @@
-"""What somebody else would write from docs/spec alone: protobuf, hashes, blocks, pages and entries by hand.
+"""An independent implementation from docs/spec: protobuf, hashes, blocks, pages and entries by hand.
 
-Nothing here comes from our own packages, so that a mistake which our encoders and decoders share shows.
+It imports nothing from our packages, so that a mistake shared by our encoders and decoders shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 EMPTY_TREE = hashlib.sha384(b"\0").digest()
 PAGE_BYTES = 1 << 20
 _SUBTREES = {2: 0, 3: 0, 4: 1, 1: 2, 5: 2, 6: 2, 10: 2, 7: 3, 11: 4, 25: 2, 28: 5}
-"""Which subtree a field number belongs to; 25 is 5 modulo 20, 28 is extension subtree 0."""
+"""The subtree of a field number; 25 is 5 modulo 20, 28 is extension subtree 0."""
 
 
 # --- protobuf -----------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def split_fields(message: bytes) -> list[tuple[int, int | bytes]]:
-    """Take a message apart: (field number, varint or bytes), in order."""
+    """Return a message's (field number, varint or bytes), in order."""
     at = 0
 
     def varint() -> int:
@@ -92,7 +92,7 @@ def digest(*parts: bytes) -> bytes:
 
 
 def tree_root(hashes: Sequence[bytes]) -> bytes:
-    """The root by its recursive definition: split at the largest power of two below the count."""
+    """Return the root by its recursive definition: split at the largest power of two below the count."""
     if len(hashes) <= 1:
         return hashes[0] if hashes else EMPTY_TREE
     left = 1 << (len(hashes) - 1).bit_length() - 1
@@ -109,7 +109,7 @@ class Block:
 
 
 class Chain:
-    """Makes blocks with right links and a proof by each of the keys, HAPI 0.78."""
+    """Makes blocks with correct links and a proof by each key, HAPI 0.78."""
 
     def __init__(self, keys: Sequence[Ed25519PrivateKey]) -> None:
         self._keys = keys
@@ -141,7 +141,7 @@ class Chain:
 
 
 def entries_of(block: Block) -> list[tuple[int, bytes]]:
-    """Type and data of the entries that a block becomes."""
+    """Return type and data of a block's entries."""
     number = struct.pack(">Q", block.number)
     found = [(0xB0, number_field(1, 2) + number_field(2, block.number)), (0xB0, b"\0" + number)]
     for item in block.items:
@@ -152,12 +152,12 @@ def entries_of(block: Block) -> list[tuple[int, bytes]]:
 
 
 def entry_bytes(number: int, kind: int, data: bytes, packet: int = 2) -> bytes:
-    """An entry as it is in the file; 0xfe instead of 2 as it is in an answer."""
+    """Return an entry as in the file; with 0xfe instead of 2 as in an answer."""
     return struct.pack(">BIIQ", packet, 17 + len(data), kind, number) + data
 
 
 def pages_of(entries: Sequence[tuple[int, bytes]]) -> tuple[bytes, int]:
-    """The data pages up to the last entry's end, with padding, and how many entries are on them."""
+    """Return the data pages up to the last entry's end, with padding, and their numbers of entries."""
     pages = bytearray()
     for number, (kind, data) in enumerate(entries):
         entry = entry_bytes(number, kind, data)
@@ -182,7 +182,7 @@ class Tcp:
         self._socket.sendall(message)
 
     def read(self, size: int) -> bytes:
-        """Receive so many bytes; fewer only when the server closes."""
+        """Receive this many bytes; fewer only if the server closes."""
         data = bytearray()
         while len(data) < size and (more := self._socket.recv(size - len(data))):
             data += more

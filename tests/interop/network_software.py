@@ -1,7 +1,7 @@
-"""The network's own transport, PBJ over Helidon, as processes; consensus nodes and Java block nodes speak it.
+"""The network's own transport, PBJ over Helidon, as processes; consensus nodes and Java block nodes use it.
 
-`java/NetworkClient.java` and `java/NetworkServer.java` are compiled once against the jars that `java/pom.xml`
-names. Needed are a JDK of 21 or later, and the jars: in the folder SLUICE_NETWORK_JARS, or in Maven's own.
+`java/NetworkClient.java` and `java/NetworkServer.java` are compiled once against the jars named in
+`java/pom.xml`. This needs JDK 21 or later, and the jars in the folder SLUICE_NETWORK_JARS or in Maven's own.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ JAVA_AT_LEAST: Final = 21
 SOURCES: Final = Path(__file__).parent / "java"
 MAVEN: Final = ("mvn", "--batch-mode", "--quiet", "--file", str(SOURCES / "pom.xml"))
 CLASSPATH: Final = "dependency:build-classpath"
-"""Maven's plugin: it writes where each jar is, and fetches those that are missing when it is online."""
+"""Maven's plugin that lists the jars, and downloads missing ones when online."""
 JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g")
-"""Started often and soon over: little time to warm up, and a machine that others use."""
+"""The processes are short-lived, on a shared machine: little warm-up."""
 COMMAND_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30.0
 
 
 class NetworkSoftwareMissing(Exception):
-    """There is no JDK or there are no jars; the text says how to get them."""
+    """The JDK or the jars are missing; the text says how to get them."""
 
 
 class NetworkProcess:
-    """One `NetworkClient` or `NetworkServer` that runs; its lines are collected as they come."""
+    """A running `NetworkClient` or `NetworkServer`; collects its lines."""
 
     def __init__(self, command: Sequence[str], error_path: Path) -> None:
         self._errors = error_path
@@ -69,7 +69,7 @@ class NetworkProcess:
             return list(self._lines)
 
     def next(self) -> str:
-        """Wait for the next line that no call has returned yet."""
+        """Wait for the next unread line."""
         with self._changed:
             came = self._changed.wait_for(
                 lambda: len(self._lines) > self._seen or self._is_over, ANSWER_SECONDS
@@ -80,7 +80,7 @@ class NetworkProcess:
             return self._lines[self._seen - 1]
 
     def expect(self, *lines: str) -> None:
-        """Assert what the next lines are."""
+        """Assert the next lines."""
         got = []
         for line in lines:
             got.append(self.next())
@@ -89,7 +89,7 @@ class NetworkProcess:
         assert got == list(lines), self.last_words()
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait for a line, after those returned before, that a pattern matches as a whole."""
+        """Wait for an unread line that matches a pattern as a whole."""
         while True:
             if found := re.fullmatch(pattern, self.next()):
                 return found
@@ -101,13 +101,13 @@ class NetworkProcess:
         self._process.stdin.flush()
 
     def ended(self) -> int:
-        """Wait for its end: the exit status."""
+        """Wait for its end; return the exit status."""
         status = self._process.wait(COMMAND_SECONDS)
         self._reader.join(ANSWER_SECONDS)
         return status
 
     def kill(self) -> None:
-        """End it with SIGKILL, if it still runs."""
+        """Kill it with SIGKILL, if it still runs."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(COMMAND_SECONDS)
@@ -129,7 +129,7 @@ class NetworkProcess:
         assert self._process.stdout is not None
         self._reader.join(ANSWER_SECONDS)
         self._process.stdout.close()
-        with suppress(BrokenPipeError):  # a command that it did not live to read
+        with suppress(BrokenPipeError):  # a command that it did not read
             self._process.stdin.close()
 
 
@@ -146,7 +146,7 @@ class NetworkSoftware:
         """Find a JDK and the jars, and compile into a folder, unless that is done.
 
         Raises:
-            NetworkSoftwareMissing: there is none, or there are none.
+            NetworkSoftwareMissing: one of them is missing.
         """
         java_home = _java_home()
         jars = _jars(java_home, folder)
@@ -167,7 +167,7 @@ class NetworkSoftware:
         return NetworkProcess(command, self._folder / f"{name}-{time.monotonic_ns()}.log")
 
     def run(self, name: str, *arguments: object) -> tuple[int, list[str]]:
-        """Run one to its end: exit status, and its lines."""
+        """Run one to its end; return exit status and lines."""
         with self.start(name, *arguments) as process:
             return process.ended(), process.lines
 
@@ -202,7 +202,7 @@ def _java_version(home: Path) -> int:
 
 
 def _jars(java_home: Path, folder: Path) -> Sequence[str]:
-    """Where the jars are: the named folder, or what Maven has, asked without a network."""
+    """Return the jars' paths: from the named folder, or from offline Maven."""
     if named := os.environ.get("SLUICE_NETWORK_JARS"):
         jars = sorted(map(str, Path(named).glob("*.jar")))
         if not jars:

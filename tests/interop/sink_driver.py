@@ -39,13 +39,13 @@ from sluice.publishers.spark.sink_options import SinkOptions
 __all__ = ["copy_blocks", "main", "start_query"]
 
 _HURT_ATTEMPTS = 3
-"""Attempts of a task that something may happen to."""
+"""Attempts of a task that may be hurt."""
 _HURT_BATCHES = 8
-"""Batches that a task may have taken when it is hurt; what it has sent by then is a matter of chance."""
+"""Batches that a task may take before it is hurt; chance decides how many it has sent."""
 
 
 class TaskKilledByTest(Exception):
-    """What a task is failed with."""
+    """The error that fails a task."""
 
 
 class ShakyWriter(BlockStreamWriter):
@@ -67,7 +67,7 @@ class ShakyWriter(BlockStreamWriter):
                 return super().write(_failing(iterator, chance.randrange(_HURT_BATCHES)))
             case "kill":
                 return super().write(_dying(iterator, chance.randrange(_HURT_BATCHES)))
-            case "late":  # everything is published, and nobody hears of it
+            case "late":  # everything is published, but nobody learns of it
                 super().write(iterator)
                 raise TaskKilledByTest("after its last block")
             case _:
@@ -83,7 +83,7 @@ class ShakySource(BlockStreamDataSource):
 
 
 def _dying(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Give so many batches, and end the process without a word."""
+    """Yield this many batches, and end the process silently."""
     yield from islice(batches, count)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -147,7 +147,7 @@ def _round_trip(spark: SparkSession, orders: dict[str, Any]) -> None:
 
 
 def main(orders: dict[str, Any]) -> None:
-    """Do what the orders say."""
+    """Carry out the orders."""
     spark = build_session(orders["master"], app_name="driver", settings=orders.get("settings"))
     {"publish": _publish, "follow": _follow, "round-trip": _round_trip}[orders["do"]](spark, orders)
     spark.stop()

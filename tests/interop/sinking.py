@@ -1,5 +1,5 @@
-"""What the tests of the sink need: gateways that are killed and come back, Spark drivers in processes of
-their own, and a Spark cluster on this machine.
+"""Helpers for tests of the sink: gateways that die and return, Spark drivers in processes, and a local Spark
+cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from tests.nodes import ledger_key
 
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 900.0 if os.environ.get("SLUICE_LONG") == "1" else 240.0
-_LOOK_SECONDS: Final = 0.1  # each look is a connection: more often takes the processor from those waited for
+_LOOK_SECONDS: Final = (
+    0.1  # each check is a connection: more often would take the processor from those waited for
+)
 _CATCH_UP: Final = (
     *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-backoff-seconds", "0.2"),
     *("--catchup-max-backoff-seconds", "1"),
@@ -53,7 +55,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 
 class Gateway:
-    """A node on a fixed port: started and killed as often as a test wants, with the same folder."""
+    """A node on a fixed port and folder, which can start and die repeatedly."""
 
     def __init__(self, data_dir: Path, port: int, arguments: Sequence[str]) -> None:
         self.data_dir = data_dir
@@ -72,13 +74,13 @@ class Gateway:
         self._process.kill()
 
     def stop(self) -> None:
-        """End it in order, if it runs."""
+        """Stop it in order, if it runs."""
         if self._process is not None:
             self._process.stop()
 
     @property
     def head(self) -> int:
-        """Its last block; -1 when it has none or does not answer."""
+        """Return its last block; -1: none, or no answer."""
         held = BlockGateways((self.address,)).held()
         return -1 if held is None or held.last is None else held.last
 
@@ -106,7 +108,7 @@ def gateways(folder: Path, count: int = 2) -> Iterator[list[Gateway]]:
 
 
 def check_streams(*data_dirs: Path) -> None:
-    """`sluice check` of each data folder, and of the data pages of all against those of the first."""
+    """Run `sluice check` on each data folder, and compare all data pages with the first ones."""
     first, *others = data_dirs
     commands: list[tuple[str, ...]] = [(str(folder),) for folder in data_dirs]
     commands += [(str(first), "--against", str(other)) for other in others]
@@ -116,11 +118,11 @@ def check_streams(*data_dirs: Path) -> None:
 
 
 class Driver:
-    """A Spark driver in a process of its own: `tests.interop.sink_driver`.
+    """A Spark driver in its own process: `tests.interop.sink_driver`.
 
     Args:
-        log_path: where what it writes to standard error goes.
-        orders: what it does.
+        log_path: for its standard error.
+        orders: what it should do.
     """
 
     def __init__(self, log_path: Path, **orders: Any) -> None:
@@ -129,7 +131,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.interop.sink_driver", json.dumps(orders)],
                 cwd=ROOT,
-                # A session in this process has told its children not to look for modules where they are.
+                # A session in this process has changed its children's module path.
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -138,7 +140,7 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """SIGKILL it, with its JVM: what a machine does that loses its power."""
+        """Kill it and its JVM with SIGKILL, like a power failure."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -154,7 +156,7 @@ class Driver:
         return self._log_path.read_text(errors="replace")
 
     def answer(self) -> list[Any]:
-        """Wait for its end: the lines that it wrote, each a JSON value."""
+        """Wait for its end; return its lines, each a JSON value."""
         out, _ = self._process.communicate(timeout=3 * WAIT_SECONDS)
         assert self._process.returncode == 0, self.log[-4000:]
         return [json.loads(line) for line in out.splitlines()]
@@ -173,7 +175,7 @@ class Driver:
 
 @contextmanager
 def spark_cluster(folder: Path, worker_count: int = 2) -> Iterator[str]:
-    """A standalone cluster: a master and workers of one core each, as processes; the master's address."""
+    """Yield the master's address of a standalone cluster with workers of one core each."""
     import pyspark
 
     home = Path(pyspark.__file__).parent

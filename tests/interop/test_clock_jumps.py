@@ -1,7 +1,7 @@
-"""Nodes whose clock is set forward and back by hours, while blocks are published: nothing depends on it.
+"""Nodes whose clock jumps by hours while blocks are published: nothing depends on it.
 
-Real processes. A small library between them and the C library shifts the time of day, and nothing else; it is
-compiled here, so without a C compiler this is skipped.
+Real processes. A small library over the C library shifts only the time of day; the test compiles it, and is
+skipped without a C compiler.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ time_t time(time_t *now) {
 
 
 class Clock:
-    """The time of day of processes that are started from now on."""
+    """The time of day for processes started from now on."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         compiler = shutil.which("cc")

@@ -1,6 +1,6 @@
-"""A node whose last block nobody else has: what it says, what one liar can do to it, and the way back.
+"""A node whose last block no other node has: its report, a single liar's power, and the way back.
 
-Real nodes and publishers. The chain of record files is a real one (see tests.gateway.blocks.proofs.real): its
+Real nodes and publishers. The chain of record files is real (see tests.gateway.blocks.proofs.real): its
 proofs do not cover the state root in the footer.
 """
 
@@ -44,12 +44,12 @@ CHAIN = "record-file-chain"
 BOOK = real.FOLDER / CHAIN / "address-book.json"
 HASH_MODE: dict[str, Any] = {"verification_mode": "hash", "ledger_keys": ()}
 SHORT_TURNS: dict[str, Any] = {"publish_block_timeout_seconds": 0.5}
-"""Publishers that fail blocks stand back no longer than that, where nobody else brings the block."""
+"""Publishers that fail blocks stand back no longer than this if nobody else brings the block."""
 RECORD_FILES: dict[str, Any] = {"ledger_keys": (f"rsa:{BOOK}",)}
 
 
 def altered(block: Block) -> Block:
-    """The block with the last bit of its footer flipped, which is one of the state root."""
+    """Return the block with the last bit of its footer flipped, part of the state root."""
     index = list(kinds_of(block.items)).index(ItemKind.BLOCK_FOOTER)
     footer = block.items[index]
     items = [*block.items[:index], footer[:-1] + bytes([footer[-1] ^ 1]), *block.items[index + 1 :]]
@@ -58,7 +58,7 @@ def altered(block: Block) -> Block:
 
 @asynccontextmanager
 async def elsewhere(node: Node, local_host: str = "127.0.0.2") -> AsyncIterator[aio.Channel]:
-    """A channel whose connections come from another address of this machine."""
+    """Yield a channel from another address of this machine."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = node.grpc_address
@@ -80,7 +80,7 @@ async def elsewhere(node: Node, local_host: str = "127.0.0.2") -> AsyncIterator[
 
 
 async def offer(publisher: Publisher, block: Block) -> str:
-    """Send a block, again when it is asked for; return the last answer, which may come behind others."""
+    """Send a block, again on request; return the last answer, which may follow others."""
     await publisher.block(block)
     while (answer := await publisher.answer()) != f"ack {block.number}":
         if answer == f"resend {block.number}":  # it had to stand back
@@ -113,7 +113,7 @@ async def until_ready(node: Node) -> None:
 
 
 def truncated(data_dir: Path, last_number: int) -> None:
-    """Cut a folder by the command, as an operator does; raise if it fails."""
+    """Cut a folder with the command, like an operator; raise if it fails."""
     sluice("truncate", data_dir, "--to-block", last_number, "--yes").check_returncode()
 
 
@@ -127,7 +127,7 @@ async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_en
         wrong = "end BAD_BLOCK_PROOF last 0 about 1"
         assert await offer(await wire.publisher("alice"), OTHERS[1]) == wrong
         assert await offer(await wire.publisher("bob", far), OTHERS[1]) == wrong
-        assert await readiness(node) == "ready\n"  # it may be a moment's
+        assert await readiness(node) == "ready\n"  # it may be momentary
         said = await until_not_ready(node, "the chain cannot go on")
         assert "from block 0 as it is stored here" in said
         assert "block 1 of others names" in said
@@ -140,9 +140,9 @@ async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_en
             one for one in json.loads((await get(node, "/status.json"))[1])["findings"] if one["is_problem"]
         ]
         assert finding["section"] == "The last block fits nobody"
-        # Whose fault it is, is not known: nobody is told that a proof of his is bad.
+        # The fault is unknown: nobody is blamed for a bad proof.
         assert await offer(await wire.publisher("carol"), OTHERS[1]) == "end ERROR last 0 about 1"
-        # And whoever has a block that links to ours is taken.
+        # And the node accepts a block that links to ours.
         assert await offer(await wire.publisher("dave"), BLOCKS[1]) == "ack 1"
         assert await readiness(node) == "ready\n"
 
@@ -240,7 +240,7 @@ async def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: P
 
 @real.needs_real_blocks
 async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path) -> None:
-    """With a peer that has the network's chain, and one publisher."""
+    """With a peer on the network's chain, and one publisher."""
     blocks = [real.block(CHAIN, number) for number in range(3)]
     wrong = altered(blocks[1])
 
@@ -257,7 +257,7 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
             liar = await wire.publisher("liar")
             assert await offer(liar, blocks[0]) == "ack 0"
             assert await offer(liar, wrong) == "ack 1"
-        # Started again: what signs block 1 is looked up on the disk.
+        # After a restart, the node looks up block 1's signatures on disk.
         async with (
             running_node(tmp_path / "node", LIMITS, **RECORD_FILES, **peers) as node,
             wire_to(node) as wire,
@@ -281,7 +281,7 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
 
 
 async def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Path) -> None:
-    """Two nodes with `commit.min_standbys` 1, whose block 1 is to be another."""
+    """Two nodes with `commit.min_standbys` 1, whose block 1 must be replaced."""
     at = [Address("127.0.0.1", free_port()) for _ in range(2)]
     both: dict[str, Any] = {**HASH_MODE, "commit_min_standbys": 1, "catchup_backoff_seconds": 0.1}
     a_is: dict[str, Any] = {**both, "grpc_address": at[0], "peers": (at[1],)}
@@ -337,7 +337,7 @@ async def test_a_standby_that_is_not_cut_does_not_follow(tmp_path: Path) -> None
 
 
 def make_second(first: Block) -> Block:
-    """Block 2 of the chain that begins with OTHERS[0] and goes on with this block 1; its proof is none."""
+    """Return block 2 of the chain of OTHERS[0] and this block 1, without a valid proof."""
     chain = Chain()
     for block in (OTHERS[0], first):
         chain.advance(block.number, summary_of(list(block.items)).root_hash)

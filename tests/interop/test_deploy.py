@@ -1,4 +1,4 @@
-"""What is in deploy/ is checked by its own tools, and against the settings, options and metrics it names."""
+"""The files in deploy/ pass their own tools, and name existing settings, options and metrics."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_containerfile_has_no_finding() -> None:
 
 
 def test_the_user_whom_spark_runs_as_has_a_name() -> None:
-    """Without one in /etc/passwd, Java does not know where its home is, and Spark does not start."""
+    """Without a name in /etc/passwd, Java finds no home, and Spark does not start."""
     text = (DEPLOY / "Containerfile").read_text("utf-8")
     (stage,) = (part for part in text.split("\nFROM ") if " AS publisher\n" in part)
     user = re.search(r"^USER (\d+):\d+$", stage, re.MULTILINE)

@@ -19,7 +19,7 @@ from tests.devices.run import STORIES, run_node, run_stream
 
 KINDS = ("ext4", "xfs")
 ROUNDS = (("ext4", 16), ("ext4", 18), ("xfs", 9))
-"""Seeds whose stories differ."""
+"""Seeds of different rounds."""
 
 
 def skip_without(kind: str) -> None:
@@ -54,7 +54,7 @@ def test_nothing_that_a_node_acknowledged_is_missing(tmp_path: Path) -> None:
 
 
 class TrustingDisk(RealDisk):
-    """A disk that believes the second flush, as Sluice did once."""
+    """A disk that trusts a second flush after a failed one."""
 
     def rewrite(self, data: bytes, offset: int) -> None:
         """Write again, through the page cache."""
@@ -86,7 +86,7 @@ def lose(device: Device, path: Path) -> None:
 
 
 def mounted_anew(device: Device, path: Path) -> bool:
-    """Whether a stream has all ITEMS after its file system was mounted anew."""
+    """Return whether a stream has all ITEMS after a remount."""
     device.unmount()
     device.mount()
     if any(finding.severity is Severity.DAMAGE for finding in check_stream(path).findings):
@@ -96,7 +96,7 @@ def mounted_anew(device: Device, path: Path) -> bool:
 
 
 def test_a_second_flush_is_not_to_be_believed(device: Device) -> None:
-    """What all this is for: the flush succeeded, and on ext4 the bytes were gone."""
+    """The second flush succeeds, and on ext4 the bytes are gone."""
     path = device.disk / "s.bin"
     lose(device, path)
     assert mounted_anew(device, path) is (device.kind != "ext4")

@@ -1,8 +1,8 @@
-"""What the pages of docs say of the code, but those that have a test module of their own.
+"""The pages of docs against the code, except those with their own test module.
 
-Commands are taken by the command line, files can be read, settings, statuses and columns are there, and each
-rule, equation and known answer is where the page says. The tables of docs/protocol.md are compared with those
-of the code in tests/gateway/race/test_tables.py.
+The command line accepts their commands, files parse, settings, statuses and columns exist, and each rule,
+equation and known answer is where the page says. tests/gateway/race/test_tables.py compares the tables of
+docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real nodes change their roles: publishers and a legacy client go along, and nothing is lost."""
+"""Real nodes change their roles: publishers and a legacy client follow, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def pair(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Node, Node
 
 
 class Controlled(Protocol):
-    """Something with a control address: a node here, or a process."""
+    """A node here, or a process, with a control address."""
 
     @property
     def control_address(self) -> Address:
@@ -52,7 +52,7 @@ class Controlled(Protocol):
 async def fail_over(
     source: Controlled, target: Controlled, *, force: bool = False, **options: Any
 ) -> list[FailoverStep]:
-    """Run a failover by the control addresses; give its steps."""
+    """Run a failover; return its steps."""
     steps: list[FailoverStep] = []
     async with (
         ControlClient(str(source.control_address)) as one,
@@ -69,7 +69,7 @@ async def level(node: Node, number: int) -> None:
 
 
 async def publish(nodes: Sequence[Node], name: str, blocks: Sequence[Block]) -> PublishReport:
-    """Publish at a pace that leaves time for something to happen."""
+    """Publish slowly enough for events in between."""
     gateways = [str(node.grpc_address) for node in nodes]
     return await PublishClient(gateways, name, OPTIONS).publish(each(blocks, 0.01))
 
@@ -104,7 +104,7 @@ async def test_after_a_failover_the_standby_follows_where_subscribers_connect(tm
 
 
 async def test_of_two_failovers_at_once_to_two_nodes_one_is_done(tmp_path: Path) -> None:
-    """Both were, and two nodes active."""
+    """Otherwise two nodes are active."""
 
     async with pair(tmp_path) as (a, b), AsyncExitStack() as stack:
         standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_backoff_seconds": 0.05}
@@ -130,7 +130,7 @@ async def test_a_planned_failover_under_publishers_and_a_reader_that_carries_its
         read: list[bytes] = []
 
         async def read_entries() -> None:
-            """A legacy client: history and live from A, and from B where A ended."""
+            """A legacy client: reads history and live from A, then from B."""
             async with await StreamClient.connect(a.tcp_address.host, a.tcp_address.port) as client:
                 await client.start(0)
                 async for entry in client.entries():
@@ -200,7 +200,7 @@ async def test_a_standby_takes_over_from_a_dead_node_and_the_dead_one_becomes_it
                 await publisher.expect("ack 3")
                 async with running_node(tmp_path / "a", peers=(b.grpc_address,)) as back:
                     assert back.keeper.phase is Phase.ACTIVE
-                    # Nobody could tell it. B holds all that it holds, so it can stand by at once.
+                    # Nobody could tell it. B has all its blocks, so it can stand by at once.
                     await fail_over(back, b)
                     assert (back.keeper.phase, b.keeper.phase) == (Phase.STANDBY, Phase.ACTIVE)
                     await level(back, 3)
@@ -209,7 +209,7 @@ async def test_a_standby_takes_over_from_a_dead_node_and_the_dead_one_becomes_it
 async def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_handed_over_to(
     tmp_path: Path,
 ) -> None:
-    """With the usual rests: five attempts with the peer, a minute apart, would take four minutes."""
+    """With the default backoffs, five attempts would take four minutes."""
 
     async with running_node(tmp_path / "b") as b, wire_to(b) as wire:
         publisher = await wire.publisher("alice")
@@ -229,7 +229,7 @@ async def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_hand
         why = "bad root hash: block footer field 1 (previous_block_root_hash): got "
         assert problem.startswith(f"the node cannot follow: {a.grpc_address} sent what cannot be: {why}")
         view = await collect([str(a.grpc_address), str(b.grpc_address)])
-        assert [report.facts["ready"] for report in view.reports] == [True, False]
+        assert [row.report["ready"] for row in view.rows] == [True, False]
         assert view.agree is False
         with pytest.raises(FailoverFailed, match=r"is not ready: .*; nothing has changed"):
             await fail_over(a, b)
@@ -239,7 +239,7 @@ async def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_hand
 async def test_a_failover_that_cannot_become_level_is_undone(tmp_path: Path) -> None:
 
     async with pair(tmp_path) as (a, b), wire_to(a) as wire:
-        await b.following.stop()  # as if A could not be reached from B
+        await b.following.stop()  # as if B could not reach A
         publisher = await wire.publisher("alice")
         await publisher.block(BLOCKS[0])
         await publisher.expect("ack 0")
@@ -253,7 +253,7 @@ async def test_a_failover_that_cannot_become_level_is_undone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_standby_of_itself_does_not_start(tmp_path: Path, name: str) -> None:
-    """Whatever name the node has in its own configuration; exit status 2, as for any wrong setting."""
+    """Whatever its own name in its configuration; exit status 2, as for any wrong setting."""
     port = free_port()
     status, text = refused(
         *("--data-dir", tmp_path, "--ledger-key", ledger_key(), "--role", "standby", *ANYWHERE[2:]),

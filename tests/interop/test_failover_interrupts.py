@@ -1,4 +1,4 @@
-"""`sluice failover` between real nodes: interrupted at each of its calls, and one whose target dies."""
+"""`sluice failover` between real nodes: interrupted at each of its calls, and with a dying target."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.serving import SLUICE
 
 BLOCKS = make_blocks(4)
 TAKEN_SECONDS = 0.1
-"""In so long a node has taken a call whose answer is held."""
-# The nodes are in the process of the tests, which may have no time to say at once what they are in the end.
+"""Time in which a node has acted on a call whose answer is held."""
+# The nodes run in the tests' process, which may be too busy to answer at once.
 PATIENT = """
 import sys
 from sluice.gateway.commands import cli
@@ -37,12 +37,12 @@ sys.exit(cli.main())
 
 
 class Gate:
-    """The way to a control address; from one call on nothing comes there, or nothing comes back."""
+    """A forwarder to a control address that holds requests or answers from one call on."""
 
     def __init__(self, node: Node) -> None:
         self.address = ""
         self.reached = asyncio.Event()
-        """The call has come to this gate."""
+        """The call has arrived."""
         self._target = node.control_address
         self._method, self._hold = b"", ""
         self._open = asyncio.Event()
@@ -50,19 +50,19 @@ class Gate:
         self._writers: list[asyncio.StreamWriter] = []
 
     def hold(self, method: str, what: str) -> None:
-        """Hold the "request" or the "answer" of a method of NodeControl, and all that comes after it."""
+        """Hold the "request" or the "answer" of a NodeControl method, and everything after it."""
         self._method, self._hold = f"NodeControl/{method}".encode(), what
 
     async def asked(self, method: str) -> None:
-        """Wait until a method has been asked for, whatever became of that."""
+        """Wait until a method has been called."""
         await until(lambda: f"NodeControl/{method}".encode() in self._requests)
 
     def release(self) -> None:
-        """Hand on what was held, and all else."""
+        """Forward what was held, and everything else."""
         self._open.set()
 
     def cut(self) -> None:
-        """End what is open, and hand on nothing of it."""
+        """Close open connections, and forward nothing of them."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -90,7 +90,7 @@ class Gate:
 
 @asynccontextmanager
 async def gate_to(node: Node) -> AsyncIterator[Gate]:
-    """A gate that listens."""
+    """Yield a listening gate."""
     gate = Gate(node)
     server = await asyncio.start_server(gate.serve, "127.0.0.1", 0)
     gate.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -102,7 +102,7 @@ async def gate_to(node: Node) -> AsyncIterator[Gate]:
 
 
 class Scene:
-    """An active node A with a block, its standby B that has it, too, and the command between two gates."""
+    """An active node A with a block, its standby B with the same block, and the command between two gates."""
 
     def __init__(self, a: Node, b: Node, gates: tuple[Gate, Gate]) -> None:
         self.a, self.b = a, b
@@ -117,7 +117,7 @@ class Scene:
     async def begin_and_stop_at(
         self, name: str, method: str, held: str, *options: str, output: int = PIPE
     ) -> None:
-        """Start the command, and wait until it is held at a call."""
+        """Start the command, and wait until a call is held."""
         gate = self.gate(name)
         gate.hold(method, held)
         words = ["failover", "--from", self.gate_a.address, "--to", self.gate_b.address, *options]
@@ -128,7 +128,7 @@ class Scene:
         await asyncio.sleep(TAKEN_SECONDS)
 
     async def interrupt(self, number: signal.Signals) -> str:
-        """Interrupt it; give what it says at once."""
+        """Interrupt the command; return its immediate words."""
         self.send(number)
         assert self._process is not None
         assert self._process.stderr is not None
@@ -141,7 +141,7 @@ class Scene:
         self._process.send_signal(number)
 
     async def end(self) -> int:
-        """Wait for its end; its status."""
+        """Wait for its end; return its status."""
         assert self._process is not None
         output, errors = await asyncio.wait_for(self._process.communicate(), ANSWER_SECONDS)
         self.output, self.errors = (self._named((text or b"").decode()) for text in (output, errors))
@@ -156,11 +156,11 @@ class Scene:
 
     @property
     def active(self) -> str:
-        """The names of the nodes that are active, now and after a restart."""
+        """Return the names of the active nodes, now and after a restart."""
         both = (("A", self.a), ("B", self.b))
         now = "".join(name for name, node in both if node.keeper.phase is Phase.ACTIVE)
         roles = {name: read_role(node.settings.data_dir) for name, node in both}
-        # A node that remembers nothing starts as its setting says: A active, B as a standby.
+        # A node without a remembered role starts by its setting: A active, B as a standby.
         then = "".join(
             name for name, record in roles.items() if (record.role == "active" if record else name == "A")
         )
@@ -183,7 +183,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def takes_a_block(node: Node, number: int) -> None:
-    """Assert that publishers are taken."""
+    """Assert that a node accepts publishers."""
     async with wire_to(node) as wire:
         publisher = await wire.publisher("bob")
         await publisher.block(BLOCKS[number])
@@ -278,7 +278,7 @@ async def test_one_whose_terminal_is_closed_and_whose_output_nobody_reads_is_fin
 
 
 async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
-    """What `sluice status` says of nodes: role and blocks behind, of each."""
+    """Return role and blocks behind from `sluice status`, for each node."""
     words = ["status", *(str(node.grpc_address) for node in nodes)]
     process = await asyncio.create_subprocess_exec(*SLUICE, *words, stdout=PIPE, stderr=PIPE)
     output, _ = await asyncio.wait_for(process.communicate(), ANSWER_SECONDS)
@@ -317,7 +317,7 @@ async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_do
                 await takes_a_block(b, 2)
                 assert await rows_of(play.a, b) == [("active", "1"), ("active", "0")]
                 with pytest.raises(FailoverFailed, match="await block 2: got block 1"):
-                    await fail_over(b, play.a, level_seconds=0.1)  # A has nobody from whom to take it
+                    await fail_over(b, play.a, level_seconds=0.1)  # A has no peer to take it from
                 active, standby = b, play.a
             await fail_over(standby, active)
             await until(lambda: standby.store.last_number == active.store.last_number)

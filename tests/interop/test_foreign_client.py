@@ -1,6 +1,6 @@
-"""A publisher, readers and a reader of our files that share no code with us (`foreign.py`), on one node.
+"""A publisher, readers and a file reader that share no code with us (`foreign.py`), on one node.
 
-Requests and answers are bare bytes; what the node must say and write is spelled out from docs/spec.
+Requests and answers are bare bytes; docs/spec spells out what the node must say and write.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def item_set(items: Sequence[bytes]) -> bytes:
 
 
 def messages_of(block: Block, rng: random.Random) -> Iterator[bytes]:
-    """The block in sets that are cut anywhere, with fields that nobody knows in messages and sets."""
+    """Return the block in arbitrary sets, with unknown fields in messages and sets."""
     items = block.items
     while items:
         count = rng.randrange(1, len(items) + 1)
@@ -113,14 +113,14 @@ def ask(node: NodeProcess, method: str, request: bytes = b"") -> bytes:
 
 
 def publish(node: NodeProcess, messages: Sequence[bytes]) -> list[bytes]:
-    """Send messages, close the sending side; everything that the node says until it closes the stream."""
+    """Send messages, close the sending side; return all answers until the node closes the stream."""
     with grpc.insecure_channel(node.grpc) as channel:
         call: Any = channel.stream_stream(f"{SERVICES}.BlockStreamPublishService/publishBlockStream")
         return list(call(iter(messages), timeout=ANSWER_SECONDS))
 
 
 def subscribe(node: NodeProcess, request: bytes) -> list[tuple[int, int | bytes]]:
-    """The responses to a subscription that ends: each has one field."""
+    """Return the responses to a finite subscription; each has one field."""
     with grpc.insecure_channel(node.grpc, (("grpc.max_receive_message_length", -1),)) as channel:
         call: Any = channel.unary_stream(f"{SERVICES}.BlockStreamSubscribeService/subscribeBlockStream")
         return [field for message in call(request, timeout=ANSWER_SECONDS) for field in split_fields(message)]

@@ -1,7 +1,7 @@
-"""Proofs as others might send them: several in a block, odd spellings, large numbers, two ledgers in block 0.
+"""Unusual proofs: several in a block, odd spellings, large numbers, two ledgers in block 0.
 
-Each is a whole block that goes through structure, root hash and proofs. What is refused is refused with a
-reason; what the texts name as the same message is accepted.
+Each is a whole block that passes structure, root hash and proofs, or is refused with a reason; equivalent
+spellings of a message are accepted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node's front door under load: a client as the network's beside gRPC's, and strangers who mean no good."""
+"""A node's front door under load: a client like the network's beside gRPC's, and hostile strangers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.nodes import text_of
 ANSWER_SECONDS = 30.0
 ATTACK_SECONDS = 2.0
 STRANGERS_MAX = 100
-"""Connections of one address at the node that is attacked."""
+"""Connections from one address to the attacked node."""
 BLOCKS_BESIDE = 60
-"""The most that a publisher sends while one attack runs."""
+"""The most that a publisher sends during one attack."""
 GROWTH_BYTES_MAX = 100 << 20
 IN_FLIGHT = 4
-"""Blocks that a publisher sends before it has heard of the first; of 250 kB each."""
+"""Blocks of 250 kB that a publisher sends before the first acknowledgement."""
 
-# What the door says of each attack, as the reason of connections that it ended, or did not take.
+# The door's reasons for refused or ended connections, by attack.
 _CONTROL, _HEADERS = "ended control frames", "ended header block"
 NAMED: dict[str, frozenset[str]] = {
     "headers without end": frozenset({_HEADERS}),
@@ -48,17 +48,17 @@ NAMED: dict[str, frozenset[str]] = {
     "connections that only greet": frozenset({"refused connections of an address"}),
     "connections that say nothing": frozenset({"refused connections of an address"}),
     "answers that nobody reads": frozenset(),
-    # Within this time it is nobody's fault; `tests/gateway/transport/test_door.py` waits for the end.
+    # Nobody is at fault within this time; `tests/gateway/transport/test_door.py` waits for its end.
     "headers byte by byte": frozenset(),
     "large messages that do not come": frozenset(),
     "coming and going": frozenset(),
 }
 MAY_BE_NAMED: dict[str, frozenset[str]] = {
-    # Those that have gone count until the node has seen it.
+    # Closed connections count until the node notices.
     "coming and going": frozenset({"refused connections of an address"}),
-    # Where others wait for longer than the grace.
+    # If others wait for longer than the grace.
     "large messages that do not come": frozenset({"ended large message"}),
-    # Who does not read is not read, so it may not get to send more than it may.
+    # The node does not read a client that does not read, so it may not get to send too much.
     "answers that nobody reads": frozenset({_CONTROL}),
 }
 
@@ -101,7 +101,7 @@ def test_60_mb_of_one_stream_are_acknowledged_block_by_block(
                 heard.append(client.answer())
         heard += [client.answer() for _ in range(IN_FLIGHT)]
         assert client.status is None
-        # A window that is granted again and again would overflow, as this client counts.
+        # Repeated grants would overflow this client's window.
         assert client.window_updates < 10
     assert heard == [f"ack {number}" for number in range(len(chain.messages))]
     with NetworkDouble(*entrance) as client:
@@ -109,7 +109,7 @@ def test_60_mb_of_one_stream_are_acknowledged_block_by_block(
 
 
 class Racer:
-    """A publisher that has to connect anew when the other was faster by a whole block."""
+    """A publisher that reconnects when the other was faster by a whole block."""
 
     def __init__(self, entrance: tuple[str, str | None], chain: Chain, last: int, seed: int) -> None:
         self._entrance, self._chain, self._last, self._seed = entrance, chain, last, seed
@@ -117,7 +117,7 @@ class Racer:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Publish up to the last block, and note what is heard."""
+        """Publish up to the last block, and record the answers."""
         try:
             number = 0
             while number <= self._last:
@@ -130,7 +130,7 @@ class Racer:
             self.error = error
 
     def _publish(self, client: NetworkDouble, number: int) -> int:
-        """Publish from a block on; give the one that is next when the node ends the stream."""
+        """Publish from a block on; return the next block when the node ends the stream."""
         is_sent = False
         while number <= self._last:
             if not is_sent:
@@ -147,7 +147,7 @@ class Racer:
                 return number
             elif answer == f"resend {number}":
                 is_sent = False
-            else:  # of one that was acknowledged while it was on its way, too
+            else:  # also of one acknowledged while it was on its way
                 assert int(answer.removeprefix("skip ")) <= number
         return number
 
@@ -171,7 +171,7 @@ def test_two_that_race_hear_of_each_block_once(entrance: tuple[str, str | None],
 
 
 def test_another_certificate_than_the_one_that_is_known_is_not_taken(tmp_path: Path) -> None:
-    """The double looks at the hash; it would be no double of a client that does not."""
+    """The double checks the hash, like the client that it stands for."""
     pair = Authority(tmp_path).issue("localhost")
     words = ["--grpc-tls-certificate", str(pair.certificate), "--grpc-tls-key", str(pair.key)]
     with (
@@ -185,7 +185,7 @@ def test_another_certificate_than_the_one_that_is_known_is_not_taken(tmp_path: P
 
 
 class Attacked:
-    """A node that all attacks are made on in turn, and the chain that a publisher goes on with."""
+    """A node for all attacks in turn, and a publisher's chain."""
 
     def __init__(self, node: NodeProcess, chain: Chain) -> None:
         self.node = node
@@ -194,7 +194,7 @@ class Attacked:
         self._answered = threading.Event()
 
     def publish(self, goes_on: Callable[[], bool]) -> None:
-        """Send blocks one by one while it goes on, at least one, and hear of each that it is stored."""
+        """Send blocks one by one during the attack, at least one, each after the last acknowledgement."""
         heard, first = [], self._next
         with grpc.insecure_channel(self.node.grpc) as channel:
             publish: grpc.StreamStreamMultiCallable[bytes, publish_pb2.PublishStreamResponse]
@@ -218,7 +218,7 @@ class Attacked:
             time.sleep(0.05)
 
     def seen(self) -> dict[str, float]:
-        """How often the door ended a connection, or did not take it, by the reason."""
+        """Return how often the door refused or ended a connection, by reason."""
         found = {}
         for name, value in self.node.metrics().items():
             for what in ("ended", "refused"):
@@ -228,7 +228,7 @@ class Attacked:
         return found
 
     def resident_bytes(self) -> float:
-        """What the node has of memory."""
+        """Return the node's resident memory."""
         return self.node.metrics()["process_resident_memory_bytes"]
 
 
@@ -261,7 +261,7 @@ def test_an_attack_is_named_and_hurts_no_publisher(name: str, attacked: Attacked
 
 
 def _await_places(node: NodeProcess) -> None:
-    """Wait until nobody is connected: what strangers left is to be nobody else's."""
+    """Wait until nobody is connected, so that no attack inherits another's strangers."""
     until = time.monotonic() + ANSWER_SECONDS
     while node.metrics()['sluice_connections{setting="grpc.address"}']:
         assert time.monotonic() < until, "connections of strangers who are gone stay open"

@@ -1,4 +1,4 @@
-"""A node on a small file system that gets full: what is heard and seen, and how it goes on with room."""
+"""A node on a small file system that fills up: what others hear and see, and how it resumes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BLOCKS = list(BlockMaker(7, KEY, OPTIONS).blocks(24))
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 6 MiB, 4 of which are taken by a file `ballast`."""
+    """A tmpfs of 6 MiB, with 4 of them in a file `ballast`."""
     folder = tmp_path / "small"
     with small_file_system(folder, SIZE_BYTES):
         (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
@@ -59,7 +59,7 @@ async def is_ready(node: Node) -> bool:
 
 
 async def send_until_full(alice: Publisher) -> int:
-    """Send blocks, each after the acknowledgement of the one before; return the one that did not fit."""
+    """Send blocks, each after the last acknowledgement; return the one that did not fit."""
     for block in BLOCKS:
         await alice.block(block)
         answer = await alice.answer()
@@ -70,7 +70,7 @@ async def send_until_full(alice: Publisher) -> int:
 
 
 async def read_all(node: Node, count: int) -> list[Block]:
-    """The first blocks over TCP, and nothing after them."""
+    """Read exactly the first blocks over TCP."""
     decoder, blocks = BlockDecoder(), []
     async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
         header = await client.header()
@@ -125,9 +125,9 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
 async def test_room_for_less_than_the_block_is_no_room(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """2 MB are free; the block that is refused has 1.6, and takes 2.2 since each of its items needs a page.
+    """2 MB are free; the refused block has 1.6 and takes 2.2, since each item needs a page.
 
-    The node said that it was ready, took the block, and refused it again, twice a second.
+    The node must not report ready, accept the block and refuse it again.
     """
     caplog.set_level(logging.DEBUG, group_commit.__name__)
     options = MakerOptions(
@@ -169,7 +169,7 @@ def fill_up(path: Path) -> None:
 async def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_room(
     small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It subscribed to every peer each second, with some warnings each time, for as long as it lasted."""
+    """It must not subscribe to every peer each second, with warnings each time."""
     caplog.set_level(logging.INFO)
     store(tmp_path / "active", BLOCKS)
 
@@ -194,7 +194,7 @@ async def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_
 
 
 def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_path: Path) -> None:
-    """Neither the snapshot nor the bookmarks could be written at its end."""
+    """It could write neither the snapshot nor the bookmarks at its end."""
 
     async def fill() -> int:
         async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
@@ -218,7 +218,7 @@ def test_a_node_that_stops_on_a_full_disk_starts_again(small_disk: Path, tmp_pat
 
 
 def test_a_streamer_whose_commits_are_not_flushed(small_disk: Path) -> None:
-    """Its pages are mapped: a full disk is an error of the commit nonetheless, not the end of the process."""
+    """Its pages are mapped, yet a full disk is only an error of the commit."""
     path, event = small_disk / "s.bin", (1, b"x" * 5000)
     items: list[Item] = []
     with DataStreamer.open(path, initial_pages=16) as streamer:
@@ -247,9 +247,9 @@ def test_a_streamer_whose_commits_are_not_flushed(small_disk: Path) -> None:
 
 
 def test_bookmarks_are_found_while_there_is_no_room_for_their_database(small_disk: Path) -> None:
-    """A write of LevelDB failed, so it has to be opened again; on the full disk that is refused.
+    """After a failed write LevelDB must reopen, which a full disk refuses.
 
-    It was closed before, and whoever asked for a bookmark was refused, too, until there was room.
+    Bookmarks must be found until there is room.
     """
     path, state = small_disk / "s.bin", {"open_fails": False, "write_fails": False}
     with DataStreamer.open(path, open_database=lambda folder: FailingDatabase(folder, state)) as streamer:

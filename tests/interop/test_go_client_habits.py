@@ -1,7 +1,7 @@
-"""What the original Go client does on the wire, byte by byte: each integer in a write of its own.
+"""The original Go client on the wire, byte by byte: each integer in its own write.
 
-Its habits: TCP_NODELAY is on (Go's default), so every write is a packet; Header comes before Start; a Result
-is read as one byte, then the rest of its head, then as many bytes of text as its length says.
+TCP_NODELAY is on (Go's default), so every write is a packet; Header comes before Start; the client reads a
+Result as one byte, then the rest of its head, then the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sluice serve` is killed again and again while publishers stream; nothing acknowledged is lost."""
+"""`sluice serve` dies again and again while publishers stream; no acknowledged block is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = ClientOptions(
 
 
 class Supply:
-    """Blocks for all publishers, up to one that moves: there are some left however long a start takes."""
+    """Blocks for all publishers, up to a moving last one, so that some remain however long a start takes."""
 
     def __init__(self, blocks: list[Block]) -> None:
         self._blocks = blocks
@@ -48,7 +48,7 @@ class Supply:
 
 
 class Reader:
-    """A data-streamer client that goes on from the entry after its last one, wherever the node comes back."""
+    """A data-streamer client that resumes after its last entry whenever the node returns."""
 
     def __init__(self, entries_max: int) -> None:
         self.entries: list[Entry] = []
@@ -101,7 +101,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     supply = Supply(blocks)
 
     async def kill_and_check(node: ServeProcess, racers: list[Listener]) -> None:
-        """Kill at a moment that the seed chooses; start again, and look for all that was acknowledged."""
+        """Kill at a random moment, start again, and look for all acknowledged blocks."""
         before = max((max(racer.acknowledged, default=-1) for racer in racers), default=-1)
         target = before + rng.randrange(1, STEP)
         supply.last = target + STEP

@@ -1,4 +1,4 @@
-"""Items as long as networks have them, through every party with its defaults, each a process of its own."""
+"""Items as long as in networks, through every party with its defaults, each in its own process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# What consensus nodes send at most, and the longest that fits in a message.
+# The longest that consensus nodes send, and the longest that fits into a message.
 SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
 CONSENSUS_NODE_SIZES = (CONSENSUS_NODE_ITEM_BYTES, 300)
 LOWERED = ("--grpc-max-message-bytes", "64KiB")

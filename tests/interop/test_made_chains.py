@@ -1,4 +1,4 @@
-"""Chains of every layout, item and mixture of proofs that is allowed and that real chains do not show."""
+"""Chains of every valid layout, item and mixture of proofs that real chains do not show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTENSION_KINDS = (28, 29, 35, 48, 55, 1_000_008)
 
 
 def checked(block: Block, verifier: BlockVerifier = VERIFIER) -> BlockSummary:
-    """What a block comes to. Raises BlockRefused."""
+    """Verify a block. Raises BlockRefused."""
     hasher = verifier.hasher()
     hasher.add(block.items)
     return verifier.check(hasher.finish(), block.items).summary
@@ -49,7 +49,7 @@ def assert_holds(chain: MadeChain) -> None:
 
 
 def test_layouts_change_within_a_chain_and_versions_say_little() -> None:
-    """0.77 exists in both layouts; an unsigned block of either leads to a signed one of either."""
+    """0.77 exists in both layouts; an unsigned block of either may lead to a signed one of either."""
     plans = [
         BlockPlan(8, 73, is_signed=False),
         BlockPlan(8, 75, is_signed=False),
@@ -145,7 +145,7 @@ def test_one_bad_proof_among_good_ones_refuses_the_block(good_first: bool) -> No
 
 
 def test_proofs_that_fit_different_layouts_do_not_hold_together() -> None:
-    """Each proof by itself holds for one of the two roots; the block has one root."""
+    """Each proof holds for one of two roots, but a block has one root."""
     body = tuple(body_items())
     old, new = (MadeChain(NETWORK, [BlockPlan(layout, 77, body)]) for layout in (8, 16))
     for one, other in ((old, new), (new, old)):
@@ -180,7 +180,7 @@ def test_a_record_file_that_the_network_signed_as_a_block_too() -> None:
 
 @pytest.mark.parametrize("kind", [8, 19, 13, 18, 21, 22, 36, 38, 1_000_001])
 def test_a_signed_block_with_an_item_that_cannot_be_hashed(kind: int) -> None:
-    """Filtered and redacted items too: what is left of the block does not give its root."""
+    """Filtered and redacted items, too: the rest of the block does not give its root."""
     good = TWO.block(0, TWO.signed_proof(0))
     items = [good.items[0], field_item(kind, b"x"), *good.items[1:]]
     with pytest.raises(BlockRefused) as refused:

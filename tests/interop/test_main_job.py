@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, needs_blocks]
 
 
-# Chain -> what the node is told: nothing but block 0, or the address book of its nodes.
+# Chain to the node's ledger keys: only block 0, or the address book.
 KEYS = {
     "signed-chain": [],
     "layout-8-chain": [],
@@ -47,7 +47,7 @@ def chain(request: pytest.FixtureRequest) -> Path:
 
 
 def read_stream(node: NodeProcess, last_number: int) -> list[StoredBlock]:
-    """All blocks up to `last_number`, as a TCP client gets them."""
+    """Return all blocks up to `last_number` over TCP."""
     decoder, found = BlockDecoder(), []
     with BlockingStreamClient(*node.tcp, timeout_seconds=20) as client:
         client.start(0)
@@ -84,7 +84,7 @@ def total_entries(node: NodeProcess) -> int:
 
 
 def check_blocks(published: list[Block], stored: list[StoredBlock]) -> None:
-    """The same items, the right root hashes, and each block linked to the one before it by its own footer."""
+    """Check for the same items, the right root hashes, and each block's link to the one before."""
     assert [(block.number, block.items) for block in stored] == [
         (block.number, block.items) for block in published
     ]
@@ -102,7 +102,7 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
     count, last = len(published), published[-1].number
     data_dir, log, keys = tmp_path / "node", tmp_path / "node.log", KEYS[chain.name]
 
-    # The first blocks, then SIGKILL: the node goes on where it was.
+    # The first blocks, then SIGKILL: the node resumes there.
     first = tmp_path / "first"
     first.mkdir()
     for path in [Path(place.path) for place in blocks_in(chain)[:2]]:
@@ -128,7 +128,7 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
                 for bookmark in (bookmark_of(block.number), legacy_bookmark_of(block.number)):
                     assert client.bookmark(bookmark).data[:20] == block.items[0][:20]
 
-        # Publishing again stores nothing, and ends well.
+        # Publishing again stores nothing, and succeeds.
         entries = total_entries(node)
         report = publish(spark, chain, [node.grpc], 2, deadline_seconds=60)
         assert report.is_complete, report.failures

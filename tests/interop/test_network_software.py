@@ -1,7 +1,7 @@
 """The network's own transport against a node, and our commands against a server on that transport.
 
 A consensus node's client (PBJ over Helidon) sends no `te`, and counts each update of a stream's window twice.
-The server of a Java block node takes pseudo-headers by index only.
+A Java block node's server accepts pseudo-headers by index only.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONG_CHAIN = 100
-"""25 MB, so more than any window."""
+"""25 MB, more than any window."""
 READ = 80
-"""Blocks of the long chain that are read again."""
+"""Blocks of the long chain to read again."""
 QUARTER_MEGABYTE = MakerOptions(rounds_per_block=1, transactions_per_block=90, item_bytes=5_500)
 LONG_ITEM = 36_000_000
 LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=1, item_bytes=LONG_ITEM)
 LONG_ITEMS_SEED = 2
-"""Of a chain whose second block, and no other, has such an item."""
+"""In a chain of which only the second block has such an item."""
 SMALL_CHAIN = 20
 COMMAND_SECONDS = 120.0
 CORRELATION_ID = "N3-STR1"
@@ -85,11 +85,11 @@ def small_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Entrance:
-    """How a client of the network reaches a node: its address and what is trusted there.
+    """A node's address for the network's client, and what the client trusts.
 
     Args:
         folder: for the node's files and the certificate.
-        with_tls: the node has a certificate of its own, which clients know by its hash.
+        with_tls: the node has a certificate, which clients know by its hash.
         hash_name: the hash.
     """
 
@@ -113,7 +113,7 @@ class Entrance:
         return NodeProcess(self.folder / "data", self.folder / "log", [*self.node_words, *words])
 
     def logged(self, text: str) -> list[str]:
-        """The node's log lines with a text."""
+        """Return the node's log lines with a text."""
         return [line for line in (self.folder / "log").read_text("utf-8").splitlines() if text in line]
 
 
@@ -129,7 +129,7 @@ def acknowledgements(lines: Sequence[str]) -> list[int]:
 
 
 def item_hashes(folder: Path) -> list[str]:
-    """What `NetworkClient subscribe` says of the blocks of a folder."""
+    """Return what `NetworkClient subscribe` prints for the blocks of a folder."""
     return [
         f"BLOCK {block.number} {len(block.items)} {hashlib.sha256(b''.join(block.items)).hexdigest()}"
         for block in read_chain(folder)
@@ -155,7 +155,7 @@ def test_100_blocks_of_250_kb_are_published_and_read_again(
     with entrance.node():
         status, lines = network.run("NetworkClient", "publish", entrance.url, long_chain, *words)
         assert (status, lines[-1]) == (0, f"DONE {LONG_CHAIN - 1}"), lines[-5:]
-        # On one stream, each block acknowledged once and in order.
+        # On one stream, each block is acknowledged once and in order.
         assert lines[0] == "CONNECT 0"
         assert sum(line.startswith("CONNECT") for line in lines) == 1
         assert acknowledgements(lines) == list(range(LONG_CHAIN))
@@ -169,7 +169,7 @@ def test_100_blocks_of_250_kb_are_published_and_read_again(
 def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
     network: NetworkSoftware, tmp_path: Path, small_chain: Path
 ) -> None:
-    """Without the number of the stream, which is another one each time."""
+    """Without the stream's number, which varies."""
     entrance = Entrance(tmp_path, with_tls=False)
     with entrance.node(), talking(network, entrance, small_chain, CORRELATION_ID) as alice:
         alice.say("block 0")
@@ -207,7 +207,7 @@ def test_two_that_race_store_each_block_once(
             assert racer.lines[-1] == f"DONE {last}"
             heard = acknowledgements(racer.lines)
             assert heard == sorted(set(heard))
-            # One that is far behind the other hears that its block is there, and begins anew.
+            # A publisher far behind the other hears that its block exists, and begins anew.
             ends = [line for line in racer.lines if line.startswith(("END", "ERROR"))]
             assert not [line for line in ends if not line.startswith("END DUPLICATE_BLOCK")]
         status, lines = network.run(
@@ -230,7 +230,7 @@ def test_publishing_goes_on_after_a_node_was_killed(
                 node.wait(COMMAND_SECONDS)
                 promised = max(acknowledgements(publisher.lines))
                 node = entrance.node()
-                # It asks the node where to go on; what was acknowledged before is there.
+                # It asks the node where to continue; all acknowledged blocks are there.
                 assert int(publisher.wait_for(r"CONNECT (\d+)")[1]) > promised
             assert publisher.ended() == 0
             assert publisher.lines[-1] == f"DONE {LONG_CHAIN - 1}"
@@ -255,7 +255,7 @@ def test_a_certificate_with_another_hash_is_refused_by_the_client(
 
 @contextmanager
 def talking(network: NetworkSoftware, entrance: Entrance, chain: Path, name: str) -> Iterator[NetworkProcess]:
-    """A publisher that sends what a test says."""
+    """A publisher that sends a test's messages."""
     words = ("--id", name, *entrance.client_words)
     with network.start("NetworkClient", "talk", entrance.url, chain, *words) as client:
         client.expect("CONNECTED")
@@ -301,7 +301,7 @@ def test_a_wrong_block_ends_the_stream(
         alice.expect("ACK 0")
         alice.say(*commands)
         alice.expect(answer)
-        # A new stream of the same publisher brings the right one.
+        # A new stream of the same publisher brings the right block.
         alice.say("connect")
         alice.wait_for("CONNECTED")
         alice.say("block 1")
@@ -339,9 +339,9 @@ def test_a_node_that_stops_says_success(
 def test_a_node_without_the_networks_key_says_error(
     network: NetworkSoftware, tmp_path: Path, small_chain: Path
 ) -> None:
-    """The lack is the node's: no publisher is blamed for a proof that could not be checked."""
+    """The node lacks the key: no publisher is to blame for an unchecked proof."""
     entrance = Entrance(tmp_path, with_tls=False)
-    # It waits for ledger data in block 0, of which this chain has none.
+    # It waits for ledger data in block 0, which this chain lacks.
     entrance.node_words = (*entrance.node_words[:2], "--ledger-key", "tss:block0")
     with entrance.node(), talking(network, entrance, small_chain, "N1-STR1") as alice:
         alice.say("block 0")
@@ -367,7 +367,7 @@ def test_a_node_whose_disk_is_full_says_persistence_failed(
 def test_end_stream_as_consensus_nodes_send_it_is_taken(
     network: NetworkSoftware, tmp_path: Path, small_chain: Path, values: str
 ) -> None:
-    """`none` is 2^64 - 1 and `min` is 2^63: Java's -1 and Long.MIN_VALUE. Neither is a block to wait for."""
+    """`none` is 2^64 - 1 and `min` is 2^63: Java's -1 and Long.MIN_VALUE, neither of them a block."""
     entrance = Entrance(tmp_path, with_tls=False)
     with entrance.node(), talking(network, entrance, small_chain, CORRELATION_ID) as alice:
         alice.say("block 0")
@@ -387,7 +387,7 @@ def test_end_stream_as_consensus_nodes_send_it_is_taken(
 
 
 class JavaNode:
-    """A `NetworkServer`, and what our commands are told to reach it."""
+    """A `NetworkServer`, and our commands' options to reach it."""
 
     def __init__(self, process: NetworkProcess, folder: Path, authority: Path | None) -> None:
         self.process = process
@@ -405,7 +405,7 @@ class JavaNode:
 def java_node(
     network: NetworkSoftware, folder: Path, transport: str, chain: Path | None = None
 ) -> Iterator[JavaNode]:
-    """A server of the network, with the blocks of a chain or none."""
+    """A network server with the blocks of a chain, or empty."""
     data = folder / "java"
     if chain:
         shutil.copytree(chain, data)

@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, each of them, on real nodes while blocks come."""
+"""Every command of docs/operations.md, on real nodes while blocks come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.serving import SLUICE, Listener, ServeProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 BLOCKS_MAX = 2000
-"""The chain is made as it is published, and nobody comes to its end."""
+"""The chain is made on demand, and nobody reaches its end."""
 OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=90 * SECOND_NS))
 Places = dict[str, str]
 
@@ -60,7 +60,7 @@ def test_every_command_of_the_page_is_tried_here() -> None:
 
 
 def words_of(line: str, places: Places) -> list[str]:
-    """The words of a line of the page, with places of this test for those of the page."""
+    """Return the words of a line of the page, with this test's places."""
     words = shlex.split(line)  # first: a folder of this test may have a space in its name
     for place in sorted(places, key=len, reverse=True):
         words = [word.replace(place, places[place]) for word in words]
@@ -68,7 +68,7 @@ def words_of(line: str, places: Places) -> list[str]:
 
 
 async def ask(line: str, places: Places, *, status: int = 0, answer: bytes | None = None) -> str:
-    """Run a line of the page, with an answer to what it asks; give what it prints."""
+    """Run a line of the page, answer its question, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *words_of(line, places),
         stdin=None if answer is None else asyncio.subprocess.PIPE,
@@ -83,7 +83,7 @@ async def ask(line: str, places: Places, *, status: int = 0, answer: bytes | Non
 
 @asynccontextmanager
 async def served(line: str, places: Places) -> AsyncIterator[ServeProcess]:
-    """Run a line of the page that starts a node, until the end."""
+    """Run a line of the page that starts a node."""
     words = words_of(line, places)[len(SLUICE) + 1 :]
     data_dir = Path(words[words.index("--data-dir") + 1])
     with ServeProcess(data_dir, *words) as node:
@@ -99,7 +99,7 @@ async def control_of(node: ServeProcess) -> str:
 
 
 async def last_of(node: ServeProcess, places: Places) -> int:
-    """Its last block, as `sluice status` has it; -1: none."""
+    """Return its last block from `sluice status`; -1: none."""
     text = await ask(STATUS, places | {"HOST:40840": str(node.grpc_address)})
     last = text.splitlines()[1].split()[4]
     return -1 if last == "none" else int(last)
@@ -111,7 +111,7 @@ async def has_block(node: ServeProcess, places: Places, number: int) -> bool:
 
 
 class Publishing:
-    """A publisher that goes on while the nodes are operated."""
+    """A publisher that keeps publishing while the nodes are operated."""
 
     def __init__(self, nodes: list[ServeProcess]) -> None:
         self.client = Listener([str(node.grpc_address) for node in nodes], "alice", OPTIONS)
@@ -131,15 +131,15 @@ class Publishing:
             yield block
 
     async def more(self, count: int = 10) -> None:
-        """Wait until so many further blocks are acknowledged."""
+        """Wait for this many further acknowledgements."""
         wanted = len(self.client.acknowledged) + count
         await until(lambda: len(self.client.acknowledged) >= wanted)
 
     @asynccontextmanager
     async def pause(self, standby: ServeProcess, places: Places) -> AsyncIterator[None]:
-        """No new block meanwhile; what is acknowledged is on the standby, too.
+        """Pause; everything acknowledged is on the standby, too.
 
-        A block that nobody but a dead node has is the known limit of a forced failover.
+        A forced failover may lose a block that only the dead node has.
         """
         self._goes_on.clear()
         await until(lambda: has_block(standby, places, self._last_number), 0.05)
@@ -216,7 +216,7 @@ async def lose(b: ServeProcess, places: Places) -> None:
 
 
 async def come_back(b: ServeProcess, places: Places) -> str:
-    """B comes back, active as it was, and becomes a standby; give its new control address."""
+    """B comes back as active, and becomes a standby; return its new control address."""
     await b.start()
     control = await control_of(b)
     now = places | {"OTHER:40840": str(b.grpc_address), "A:40841": control, "B:40841": places["A:40841"]}

@@ -1,6 +1,6 @@
-"""`sluice publish` as processes: interrupts, spark-submit, checkpoints, what it says when Spark cannot run.
+"""`sluice publish` as processes: interrupts, spark-submit, checkpoints, and errors without Spark.
 
-Each start of Spark costs some seconds of a JVM; those that fail before cost none.
+Each start of Spark costs some seconds of a JVM; failures before that cost none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Environment = dict[str, str] | None
 
 
 class Command:
-    """One run, in a process group of its own as a shell would start it."""
+    """One run in its own process group, as a shell starts it."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ def ran(*words: object, program: Program = (), environment: Environment = None) 
 
 
 def await_head(node: Node, number: int, command: Command) -> None:
-    """Wait until a node has a block, while the command that is to bring it there runs."""
+    """Wait until a node has a block, while the publishing command runs."""
     with GatewayStatus([str(node.grpc_address)]) as head:
         while (last := head.ask()[0]) is None or last < number:
             assert command.process.poll() is None, (last, command.ended())
@@ -139,7 +139,7 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
         assert (status, said["interrupted"], said["complete"], said["failures"]) == (130, True, False, [])
         safe = said["safe_through"]
         assert 10 <= safe < 399
-        # What is stored without the acknowledgement having come is passed over when it goes on.
+        # The next run skips blocks that were stored without an acknowledgement.
         assert (node.store.last_number or 0) >= safe
         assert f"sluice: interrupted; blocks up to {safe} are stored. Go on with:\n" in err
         line = err.splitlines()[-1]
@@ -164,7 +164,7 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
             terminal.close()  # SIGHUP to all its processes: to the JVM, too
             status, _, err = command.ended()
         last = node.store.last_number
-    # It has finished the block in flight, and cannot say so.
+    # It finishes the block in flight, but cannot say so.
     assert (status, err.splitlines()[-1]) == (
         1,
         "sluice: what is written: got Input/output error, expected room for it",
@@ -332,7 +332,7 @@ def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
 
 
 def refused(chain: Path, *words: object, **environment: str) -> str:
-    """Run it where it cannot run; its one line."""
+    """Run the command where it cannot work; return its one line."""
     status, out, err = ran("--source", chain, "--gateway", "127.0.0.1:1", *words, environment=environment)
     assert (status, out) == (1, "")
     (line,) = err.splitlines()

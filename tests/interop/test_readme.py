@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 PORTS = (40840, 40841, 6900, 16007)
 BLOCKS_SHOWN = 10
 SECONDS = 200.0
-"""For all of it; ports that somebody else takes meanwhile have it wait for ever."""
+"""The time for all of it; if somebody else takes its ports, it waits for ever."""
 
 
 def transcript() -> str:
@@ -33,9 +33,9 @@ def transcript() -> str:
 
 @contextmanager
 def kept(ports: Sequence[int]) -> Iterator[list[int]]:
-    """Keep ports from connections, to which the kernel gives free ones; give those that are in use.
+    """Reserve ports against connections, which the kernel gives free ones; return those in use.
 
-    A socket that is bound and does not listen hinders nobody who sets SO_REUSEADDR, as servers do.
+    A bound socket that does not listen disturbs no server, since servers set SO_REUSEADDR.
     """
     busy = []
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def test_the_transcript_runs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a clone")
 def test_what_the_transcript_leaves_in_a_clone_is_ignored() -> None:
-    """A private key among it: `make check` failed over it, and `git add` would have taken it in."""
+    """A private key is among it."""
     left = ["network.key", "blocks/0.blk", "sluice-data/datastream.bin"]
     assert all(name.split("/")[0] in f"{transcript()} sluice-data" for name in left)
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Real chains go files -> Spark -> gateway -> `blockstream` -> files, and are the same bytes.
+"""Real chains go files -> Spark -> gateway -> `blockstream` -> files, and keep their bytes.
 
-In this process with some cores; with SLUICE_LONG=1 also on a standalone cluster, a master and two workers.
+In this process with several cores; with SLUICE_LONG=1 also on a standalone cluster.
 """
 
 from __future__ import annotations

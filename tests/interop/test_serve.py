@@ -1,4 +1,4 @@
-"""`sluice serve` as a process: what it refuses to start with, how it stops, what it answers."""
+"""`sluice serve` as a process: refused starts, stops, answers."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_standard_streams_are_closed_gives_their_numbers_to_nothing(tmp_path: Path) -> None:
-    """Its event loop had them, and aborted the process at the end; its stream file could have had them."""
+    """Neither its event loop nor its stream file may have them."""
     closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh"]
     with NodeProcess(tmp_path / "data", tmp_path / "node.log", KEY, prefix=closed) as node:
         assert "sluice_publishers" in node.metrics()

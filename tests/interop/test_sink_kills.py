@@ -1,6 +1,6 @@
-"""The sink's promise under kills: a gateway that dies and comes back, tasks that fail, die and are run twice.
+"""The sink under kills: a gateway that dies and returns, tasks that fail, die and run twice.
 
-Whatever happens, the job succeeds, and in the end every node holds every block once, in the same bytes.
+In each case the job succeeds, and in the end every node has every block once, in the same bytes.
 SLUICE_LONG=1 takes 5,000 blocks, and a cluster with speculation.
 """
 
@@ -46,7 +46,7 @@ def addresses(nodes: Sequence[Gateway]) -> str:
 
 
 def check_all_hold_everything(nodes: Sequence[Gateway]) -> None:
-    """Wait until each node has the last block, from publishers or from its peer; stop them, and compare."""
+    """Wait until each node has the last block, stop all nodes, and compare them."""
     for node in nodes:
         node.await_head(COUNT - 1)
     for node in nodes:
@@ -56,14 +56,14 @@ def check_all_hold_everything(nodes: Sequence[Gateway]) -> None:
 
 
 def block_count(data_dir: Path) -> int:
-    """Blocks in a stopped node's stream, each counted as often as it is there."""
+    """Return the number of blocks in a stopped node's stream, with repetitions."""
     with PagesReader(stream_file_in(data_dir)) as pages:
         (run,) = pages.plan(1)
         return sum(entry.type == BLOCK_END_TYPE for page in pages.pages_from(run) for entry in page)
 
 
 def check_reports(reports: Sequence[PublishReport]) -> None:
-    """Every block of every shard is known to be stored by at least one racer of the shard."""
+    """Check that at least one racer of each shard reports each block as stored."""
     shards: dict[int, bool] = {}
     for report in reports:
         assert report.first_block is not None

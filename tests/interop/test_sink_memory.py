@@ -30,9 +30,9 @@ CHAIN_BYTES = (2048 if LONG else 192) * MIB
 CACHE_BYTES = (256 if LONG else 8) * MIB
 BLOCK_BYTES = 4 * MIB if LONG else MIB // 16
 WORKER_BYTES = 110 * MIB
-"""A Python worker of Spark that has done nothing yet but import what the sink needs."""
+"""The memory of an idle Python worker of Spark after its imports."""
 OTHER_BYTES = (160 if LONG else 96) * MIB
-"""Some Arrow batches, of 16 MiB or of 4, what they are made of and become, and what malloc keeps."""
+"""The memory of some Arrow batches, of 16 or 4 MiB, and of what malloc keeps."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900 if LONG else 600)]
 
@@ -56,7 +56,7 @@ def _ancestors(process_id: str, parents: Mapping[str, str]) -> Iterator[str]:
 
 
 def peak_bytes(worker: Path) -> int:
-    """The most that a process has had in memory since its count was set back; 0 when it is gone."""
+    """Return a process's peak memory since the last reset; 0: it is gone."""
     with suppress(OSError):
         for line in (worker / "status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,6 +1,6 @@
-"""A streaming query that is stopped, and whose driver is killed, goes on from its checkpoint: exactly once.
+"""A stopped or killed streaming query resumes from its checkpoint: exactly once.
 
-SLUICE_LONG=1 restarts it ten times, after a kill and after a stop in turn.
+SLUICE_LONG=1 restarts it ten times, after a kill and a stop in turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the pages of docs/spec say of the code: links, tables, examples and known answers."""
+"""The pages of docs/spec against the code: links, tables, examples and known answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROTOS = (block_items_pb2, block_pb2, node_pb2, publish_pb2, standby_pb2, subscr
 
 
 def section(name: str, number: str) -> str:
-    """What stands under a numbered heading of a page, up to the next heading."""
+    """Return the text under a numbered heading of a page."""
     found = re.split(r"(?m)^#+ ", page(f"spec/{name}.md"))
     [text] = [part for part in found if re.match(rf"{re.escape(number)}\.? ", part)]
     return text
@@ -48,7 +48,7 @@ def rows(text: str) -> Iterator[list[str]]:
 
 
 def anchors(path: Path) -> set[str]:
-    """What links to a page may name behind `#`."""
+    """Return the valid anchors of a page."""
     heads = re.findall(r"(?m)^#+ (.+)$", path.read_text("utf-8"))
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

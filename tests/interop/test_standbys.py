@@ -1,6 +1,6 @@
-"""Nodes that acknowledge what other nodes have on disk: killed, stopped, and robbed of their disks.
+"""Nodes that acknowledge only what other nodes have on disk: killed, stopped, robbed of their disks.
 
-Real processes. `SLUICE_LONG=1` throws away many disks in a row, over many seeds.
+Real processes. `SLUICE_LONG=1` deletes many disks in a row, over many seeds.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ OPTIONS = ClientOptions(
 )
 WAIT_SECONDS = 3 * ANSWER_SECONDS
 LEAD_BLOCKS = 30
-"""A publisher is given so many blocks behind the one that a test asks for, and no more."""
+"""How many blocks a publisher may be ahead of the one that a test asks for."""
 
 
 class ClusterNode(ServeProcess):
-    """One of several nodes that know each other, on ports that it keeps."""
+    """One of several nodes that know each other, on fixed ports."""
 
     def __init__(self, data_dir: Path) -> None:
         self.grpc, self.control_address, self.tcp = (Address("127.0.0.1", free_port()) for _ in range(3))
         super().__init__(data_dir)
 
     async def start(self, *, key: bool = True) -> None:
-        """Start it; a client that tries the port of a dead node may have got it for a moment as its own."""
+        """Start it; for a moment a client that tries a dead node's port may own that port."""
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 try:
@@ -64,7 +64,7 @@ class ClusterNode(ServeProcess):
                     await asyncio.sleep(0.1)
 
     def introduce(self, others: Sequence[ClusterNode], least: int, role: str) -> None:
-        """Tell it of the others, how many it waits for, and what it is when it starts on an empty folder."""
+        """Set the other nodes, how many it waits for, and its first role."""
         words: list[object] = ["--grpc", self.grpc, "--control", self.control_address, "--tcp", self.tcp]
         words += ["--role", role, "--commit-min-standbys", least, "--catchup-backoff-seconds", "0.1"]
         for other in others:
@@ -72,9 +72,9 @@ class ClusterNode(ServeProcess):
         self._arguments = [str(word) for word in words]
 
     async def facts(self) -> dict[str, Any]:
-        """What it says of itself to `sluice status`."""
-        (report,) = (await collect([str(self.grpc)])).reports
-        return report.as_json()
+        """Return its row of `sluice status`."""
+        (row,) = (await collect([str(self.grpc)])).rows
+        return row.as_json()
 
     async def reasons(self) -> list[str]:
         """Why it is not ready."""
@@ -91,7 +91,7 @@ class ClusterNode(ServeProcess):
 
 @asynccontextmanager
 async def cluster(tmp_path: Path, count: int, least: int) -> AsyncIterator[list[ClusterNode]]:
-    """Nodes that are started: the first one active, the others its standbys."""
+    """Yield running nodes: the first one active, the others its standbys."""
     async with AsyncExitStack() as stack:
         nodes = [stack.enter_context(ClusterNode(tmp_path / name)) for name in "abc"[:count]]
         for index, node in enumerate(nodes):
@@ -102,7 +102,7 @@ async def cluster(tmp_path: Path, count: int, least: int) -> AsyncIterator[list[
 
 
 class Publishing:
-    """A publisher that goes on at a pace while nodes come and go."""
+    """A publisher that keeps a pace while nodes come and go."""
 
     def __init__(
         self, nodes: Sequence[ClusterNode], *, name: str = "alice", blocks_per_second: float = 100
@@ -110,9 +110,9 @@ class Publishing:
         self.client = Listener([str(node.grpc) for node in nodes], name, OPTIONS)
         self.goes_on = True
         self.limit = LEAD_BLOCKS
-        """The last block for now, so that some are left at every kill, however long a start takes."""
+        """The last block for now, so that some remain for every kill."""
         self.offered = -1
-        """The last block that was given to the publisher."""
+        """The last block given to the publisher."""
         self._pause_seconds = 1 / blocks_per_second
         self.task = asyncio.ensure_future(self.client.publish(self._source()))
 
@@ -128,7 +128,7 @@ class Publishing:
 
     @property
     def acknowledged(self) -> int:
-        """The last block that the publisher was told is stored."""
+        """The last acknowledged block."""
         return max(self.client.acknowledged, default=-1)
 
     def _extend(self, number: int) -> None:
@@ -136,19 +136,19 @@ class Publishing:
         self.limit = max(self.limit, number + LEAD_BLOCKS)
 
     async def offer(self, number: int) -> None:
-        """Wait until a block is given to the publisher."""
+        """Wait until the publisher has the block."""
         self._extend(number)
         await until(lambda: self.offered >= number)
 
     async def stands_still(self, active: ClusterNode) -> int:
-        """Wait until nothing is acknowledged though blocks are offered; give the last that is."""
+        """Wait until offered blocks get no acknowledgement; return the last acknowledged one."""
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 settled = self.acknowledged
                 await self.offer(settled + 30)  # which its window has room for
                 await until(lambda: has_stored(active, settled + 20))  # noqa: B023 - it is alive
                 await asyncio.sleep(30 * self._pause_seconds)
-                if self.acknowledged == settled:  # what was on its way when the standby went has come
+                if self.acknowledged == settled:  # answers on their way when the standby left have arrived
                     return settled
 
     async def reach(self, number: int) -> None:
@@ -157,7 +157,7 @@ class Publishing:
         await until(lambda: self.acknowledged >= number)
 
     async def end(self) -> int:
-        """No more blocks; all are acknowledged. Give the number of blocks."""
+        """End the chain, wait for all acknowledgements, and return the number of blocks."""
         self.goes_on = False
         async with asyncio.timeout(WAIT_SECONDS):
             report = await self.task
@@ -166,7 +166,7 @@ class Publishing:
 
 
 async def last_of(node: ClusterNode) -> int:
-    """Its last block on disk; -1: none, or it does not answer."""
+    """Return its last block on disk; -1: none, or no answer."""
     last = (await node.facts())["last_block"]
     return -1 if last is None else int(last)
 
@@ -223,7 +223,7 @@ async def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
 async def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(
     tmp_path: Path, seed: int
 ) -> None:
-    """The active node dies and its disk with it, at a moment that the seed chooses, again and again."""
+    """The active node and its disk die at random moments, again and again."""
     rng = random.Random(seed)
 
     async with cluster(tmp_path, 2, 1) as (active, standby):
@@ -270,7 +270,7 @@ async def test_planned_failovers_go_on_with_two_nodes(tmp_path: Path) -> None:
             await publishing.reach(publishing.acknowledged + 20)
             steps = await fail_over(source, target)
             assert steps[-1].detail == f"follows {target.grpc}"
-            assert await target.reasons() == []  # the old node has reported before it was asked to follow
+            assert await target.reasons() == []  # the old node reported before it was asked to follow
         count = await publishing.end()
         await until(lambda: is_level(a, b, count - 1))
 
@@ -303,7 +303,7 @@ async def has_stored(node: ClusterNode, number: int) -> bool:
 
 
 def test_a_node_without_enough_peers_does_not_start(tmp_path: Path) -> None:
-    """The node itself, under whatever name, is none of them."""
+    """The node itself does not count, under whatever name."""
     port = free_port()
     ports = ("--grpc", f"127.0.0.1:{port}", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0")
     status, text = refused(
@@ -318,7 +318,7 @@ def test_a_node_without_enough_peers_does_not_start(tmp_path: Path) -> None:
 
 
 async def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
-    """Publishers at one of them only: the other one takes the blocks when it looks around."""
+    """Publishers connect to one node; the other takes the blocks when it asks its peers."""
 
     ports = [Address("127.0.0.1", free_port()) for _ in range(2)]
     common: dict[str, Any] = {"commit_min_standbys": 1, "catchup_stall_seconds": 0.2}

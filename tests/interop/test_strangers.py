@@ -1,6 +1,6 @@
-"""Strangers that hold every place that is open to them, on every node: acknowledgements go on.
+"""Strangers that take every place open to them, on every node: acknowledgements go on.
 
-Real processes. The nodes are at 127.0.0.1, and know one another by that address; strangers come from others.
+Real processes. Nodes know one another by address 127.0.0.1; strangers come from other addresses.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tests.nodes import ledger_key, until
 from tests.serving import Listener
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
-"""Where strangers come from: more addresses than any limit by address takes to be got round."""
+"""The strangers' addresses: more than enough to get round each limit by address."""
 SOON = 15.0
-"""Seconds; the strangers are still there then: a node ends the calls of who reads nothing after 30."""
+"""Seconds; strangers are still there then: a node ends the calls of a silent reader after 30."""
 CONNECTIONS_MAX = 64
 SUBSCRIBERS_MAX = 200
 API = "/org.hiero.block.api"
@@ -50,7 +50,7 @@ LATEST = node_pb2.BlockRequest(retrieve_latest=True)
 
 
 class Stranger:
-    """A connection that begins calls and reads nothing."""
+    """A connection that makes calls and reads nothing."""
 
     def __init__(self, address: Address, source: str) -> None:
         self.socket = socket.create_connection((address.host, address.port), 10, (source, 0))
@@ -58,7 +58,7 @@ class Stranger:
         self.send(HELLO)
 
     def send(self, data: bytes) -> None:
-        """Send; whether the node takes it is not its concern."""
+        """Send, whether or not the node accepts it."""
         with suppress(OSError):
             self.socket.sendall(data)
 
@@ -73,7 +73,7 @@ class Stranger:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the node has let it in: gRPC greets."""
+        """Return whether the node accepted it: gRPC greets."""
         self.socket.settimeout(10)
         with suppress(OSError):
             return bool(self.socket.recv(1))
@@ -81,7 +81,7 @@ class Stranger:
 
 
 def hold_all_places(node: ClusterNode, stack: ExitStack) -> None:
-    """Take all that strangers can have of a node."""
+    """Take every place that strangers can have."""
     strangers = [Stranger(node.grpc, source) for source in ADDRESSES]
     for stranger in strangers:
         stack.callback(stranger.socket.close)
@@ -102,7 +102,7 @@ def hold_all_places(node: ClusterNode, stack: ExitStack) -> None:
 
 @contextmanager
 def places_held(nodes: Sequence[ClusterNode]) -> Iterator[None]:
-    """Strangers hold all places of these nodes, until the end."""
+    """Have strangers hold all places of these nodes."""
     with ExitStack() as stack:
         for node in nodes:
             hold_all_places(node, stack)
@@ -111,7 +111,7 @@ def places_held(nodes: Sequence[ClusterNode]) -> Iterator[None]:
 
 @asynccontextmanager
 async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
-    """Three nodes of which two must have a block; they are not started."""
+    """Three nodes, not started; two must have a block."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(ClusterNode(tmp_path / name)) for name in "abc"]
         for index, node in enumerate(nodes):
@@ -122,7 +122,7 @@ async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
 
 
 async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
-    """256 calls of strangers once kept a node from acknowledging: they had all places of the standbys."""
+    """Strangers' calls must not take the standbys' places."""
 
     async with three_nodes(tmp_path) as (a, b, c):
         with ExitStack() as stack:
@@ -133,7 +133,7 @@ async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) ->
             async with asyncio.timeout(SOON):
                 await publishing.reach(60)
             assert (await a.facts())["subscribers"] >= SUBSCRIBERS_MAX  # the nodes are beside them
-            # One standby after the other goes and comes back, and finds its places again.
+            # Each standby leaves and comes back in turn, and finds its places.
             for away in (b, c):
                 await away.kill()
                 async with asyncio.timeout(SOON):
@@ -158,7 +158,7 @@ FLOOD_COUNT = 1_000
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_no_flood_of_wrong_calls_fills_the_log(tmp_path: Path, name: str) -> None:
-    """A second of each once wrote up to 2,000 lines."""
+    """Each second of a flood may write only a few lines."""
     log = tmp_path / "log"
     with NodeProcess(tmp_path / "data", log, ["--ledger-key", ledger_key()]) as node:
         before = lines_of(log)
@@ -172,13 +172,13 @@ def test_no_flood_of_wrong_calls_fills_the_log(tmp_path: Path, name: str) -> Non
 
 CROWD = 20_000
 PATIENCE = 30.0
-"""Seconds; a handshake for which the kernel had no room is tried again after 1, 3, 7 s."""
+"""Seconds; the kernel retries a dropped handshake after 1, 3, 7 s."""
 FILES = 1_024
-"""File descriptors of the node, as a shell gives them."""
+"""The node's file descriptors, as from a shell."""
 
 
 def connect_again_and_again(address: Address, count: int, is_enough: threading.Event) -> None:
-    """Open so many connections, or more until it is enough, from several addresses; hold the last ones."""
+    """Open this many connections or more from several addresses; keep the last ones."""
     held: deque[socket.socket] = deque()
     for number in itertools.count():
         if number >= count and is_enough.is_set():
@@ -192,14 +192,14 @@ def connect_again_and_again(address: Address, count: int, is_enough: threading.E
         if len(held) > 2 * FILES:
             held.popleft().close()
         if number % 25 == 0:
-            time.sleep(0.01)  # the node is not to be out of time, but out of places
+            time.sleep(0.01)  # the node may run out of places, not of time
     for sock in held:
         sock.close()
 
 
 @pytest.mark.slow
 async def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp_path: Path) -> None:
-    """Whoever took all places of a port, or all descriptors, kept a node from acknowledging."""
+    """Nobody may stop acknowledgements by taking a port's places or all descriptors."""
     few_files = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"]
     words = ["--ledger-key", ledger_key()]
     with NodeProcess(tmp_path / "data", tmp_path / "log", words, prefix=few_files) as node:
@@ -210,7 +210,7 @@ async def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_prob
         most_files = 0
 
         def look_after_it() -> None:
-            """Probe it, and read a block's entries over TCP, each over a connection of its own."""
+            """Probe the node and read a block over TCP, each over a new connection."""
             nonlocal most_files
             began = time.monotonic()
             with socket.create_connection((ports[2].host, ports[2].port), PATIENCE) as probe:
@@ -242,7 +242,7 @@ async def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_prob
             coming = asyncio.ensure_future(late.publish(few()))
             try:
                 while not crowds.done():
-                    with suppress(TimeoutError):  # the kernel had no room for its handshakes
+                    with suppress(TimeoutError):  # the kernel dropped its handshakes
                         await asyncio.to_thread(look_after_it)
                     if len(waited) >= 5 and coming.done():
                         is_enough.set()
@@ -268,14 +268,14 @@ async def has(node: ClusterNode, number: int) -> bool:
 
 
 async def test_no_stranger_confirms_a_block(tmp_path: Path) -> None:
-    """Whoever reads all blocks is no standby: with the standbys away nothing is acknowledged."""
+    """A reader of all blocks is no standby: without standbys nothing is acknowledged."""
 
     async with three_nodes(tmp_path) as (a, b, c):
         for node in (a, b, c):
             await node.start()
         publishing = Publishing([a])
         await publishing.reach(10)
-        with places_held([a]):  # also those at 127.0.0.1, which count as nodes by their address
+        with places_held([a]):  # also at 127.0.0.1, which counts as a node's address
             reader = Stranger(a.grpc, "127.0.0.1")
             reader.call(SUBSCRIBE, LIVE.SerializeToString())
             reader.call(WATCH, b"")

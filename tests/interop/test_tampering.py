@@ -1,8 +1,8 @@
-"""Real blocks with one bit altered, in full: what the root hash covers, and both links.
+"""Real blocks with one bit altered: what the root hash and both links cover.
 
 SLUICE_LONG=1 flips every bit of header and footer of a block of each kind, and one bit of every other item;
-the short run takes a sample. The bits of proofs are flipped in the tests of the proofs. What the proof of a
-record file does not cover (docs/spec/proofs.md section 4.4) is covered by the links alone, and tried too.
+the short run takes a sample. The proofs' own tests flip their bits. Only the links cover what a record file's
+proof does not (docs/spec/proofs.md section 4.4).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def verifier_of(chain: str) -> BlockVerifier:
 
 
 def is_accepted(verifier: BlockVerifier, items: list[bytes]) -> bool:
-    """Check a block; whatever is wrong with it is said in one way."""
+    """Check a block; return any refusal in one form."""
     hasher = BlockHasher()
     try:
         hasher.add(items)
@@ -89,7 +89,7 @@ def test_no_altered_block_is_accepted(kind: str) -> None:
 @pytest.mark.parametrize("chain", ["signed-chain", "layout-8-chain", "record-file-chain"])
 @pytest.mark.parametrize("field", [1, 2])
 def test_both_links_of_the_footer_are_checked(chain: str, field: int) -> None:
-    """Whatever its proof says, a block whose footer names other blocks does not continue this chain."""
+    """A block whose footer names other blocks does not continue this chain, whatever its proof."""
     links = Chain()
     for number in range(3):
         summary = real.summary(chain, number)

@@ -1,7 +1,7 @@
-"""Nodes of TSS networks over gRPC: what they believe at the beginning, and what no publisher can change.
+"""Nodes of TSS networks over gRPC: their initial trust, and what no publisher can change.
 
-The networks are made here, so that their nodes can sign anything; real chains go through in
-`tests/interop/test_main_job.py`.
+The tests make the networks, so that their nodes can sign anything; `tests/interop/test_main_job.py` has real
+chains.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def play(
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was wrong with each block that was refused."""
+    """Return the refusal of each refused block."""
     return [refused["what"] for refused in logged(caplog, "block refused")]
 
 
@@ -74,7 +74,7 @@ async def test_blocks_that_come_all_at_once_wait_for_block_0(tmp_path: Path) -> 
 
 
 async def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> None:
-    """An unsigned block is acknowledged by its state proof, before the block that is signed has come."""
+    """A state proof is enough for an unsigned block, before the signed one has come."""
     plans = [
         BlockPlan(8, 73),
         BlockPlan(8, 77, body=(field_item(11, b"trace"),), is_signed=False),
@@ -254,7 +254,7 @@ async def test_the_operator_says_how_many_nodes_sign_a_record_file(
 
 @pytest.mark.parametrize("layout", [8, 16])
 async def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
-    """Where no proof is looked at, nothing else decides; with one, no other is tried."""
+    """In hash mode the setting alone decides; in full mode no other layout is tried."""
     own_minor = 78 if layout == 8 else 77  # which suggests the other one
     own = MadeChain(NETWORK, [BlockPlan(layout, own_minor)] * 2)
     other = MadeChain(NETWORK, [BlockPlan(8 if layout == 16 else 16, 78)])

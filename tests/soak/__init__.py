@@ -1,1 +1,1 @@
-"""An hour with publishers that come, go, dawdle and do not listen: the node's memory must not grow."""
+"""An hour with publishers that come, go, are slow or deaf: the node's memory must not grow."""

@@ -1,10 +1,10 @@
 """The soak: `python -m tests.soak --minutes 60`.
 
-One node process, eight publishers and two clients that take nothing (`tests.soak.publishers`), a chain at a
-steady pace. Once in a while what the node holds is written down (`tests.soak.watch`); at the end a table is
-printed, and the exit status is 1 if anything of the node has grown, or if the chain stood still or did not
-come to its end. The publishers are a process of their own; what that holds is in the table beside the node's,
-and is not judged: grpcio keeps connections of calls that ended with answers unread until its process ends.
+One node process, eight publishers, two clients that read nothing (`tests.soak.publishers`), and a chain at a
+steady pace. The soak samples the node's resources (`tests.soak.watch`) and prints a table at the end. It
+exits with status 1 if a resource of the node grew, or the chain stalled or did not end. The publishers'
+process is in the table, but is not judged: grpcio keeps connections of calls with unread answers until the
+process ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.nodes import ledger_key
 from tests.soak.watch import MIB, Sample, growth_of, leaks_of, take_sample
 
 SETTLE_SECONDS_MAX = 20.0
-"""How long the node is looked at again while something is left: it drains and closes streams for a second."""
+"""How long to look at the node again while something is left: it drains and closes streams for a second."""
 FINISH_SECONDS = 60.0
-"""How long the chain may take to its end after the last block was made."""
+"""How long the chain may take to end after the last block was made."""
 STILL_SECONDS = 60.0
-"""How long no block may come: block timeouts, retries and waits of publishers are seconds."""
+"""The longest time without a block: block timeouts, retries and publishers' waits take seconds."""
 ROWS_MAX = 24
 
 
@@ -47,9 +47,9 @@ class Outcome:
     samples: list[Sample]
     after: Sample
     said: str
-    """What the publishers did, by their own count."""
+    """The publishers' counts."""
     leaks: list[str]
-    """What has grown, or went wrong; none is good."""
+    """What grew or went wrong."""
 
 
 async def soak(
@@ -63,7 +63,7 @@ async def soak(
         await asyncio.sleep(1)
         begun = time.monotonic()
         before = take_sample(node, None, 0)
-        # In a process of their own, so that what they leave open when they go is not taken for the node's.
+        # In a separate process, so that what publishers leave open does not count as the node's.
         words = ("-m", "tests.soak.publishers", node.grpc, str(count), str(blocks_per_second), str(seed))
         publishers = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
         samples: list[Sample] = []
@@ -97,12 +97,12 @@ async def soak(
 
 
 def problems_of(samples: Sequence[Sample], seconds: float, data_bytes_max: int) -> list[str]:
-    """Say why a soak cannot go on.
+    """Return why a soak cannot go on.
 
     Args:
-        samples: up to now.
-        seconds: that blocks are made for.
-        data_bytes_max: that the data folder may have.
+        samples: so far.
+        seconds: the planned time.
+        data_bytes_max: the largest data folder.
     """
     last = samples[-1]
     if last.data_bytes > data_bytes_max:
@@ -116,7 +116,7 @@ def problems_of(samples: Sequence[Sample], seconds: float, data_bytes_max: int) 
 
 
 def _table(outcome: Outcome) -> Table:
-    """Lay out what the node held; the last two columns are of the publishers' process."""
+    """Return the table of samples; the last two columns are the publishers' process."""
     table = Table("minutes", "block", "streams", "heap", "resident", "files", "threads", "tasks", "data")
     for name in ("their heap", "their files"):
         table.add_column(name)
@@ -139,7 +139,7 @@ def _table(outcome: Outcome) -> Table:
 
 
 def main() -> int:
-    """Run a soak as the command line says; return the exit status."""
+    """Run a soak; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--blocks-per-second", type=float, default=50.0)

@@ -1,13 +1,12 @@
-"""The clients of the soak: real publishers that come and go, and raw streams that behave badly.
+"""The clients of the soak: real publishers that come and go, and raw streams that misbehave.
 
     client    `publishers.client.client.PublishClient`, stopped politely and started again
-    breaker   breaks its connection off, mostly in the middle of a block
-    slow      sends an item at a time with pauses, and so loses its blocks to the timeout or to a stall
+    breaker   breaks its connection, mostly in the middle of a block
+    slow      sends items with pauses, and so loses its blocks to a timeout or a stall
     deaf      reads no answer until the node, or its own patience, ends the stream
-    stuck     a publisher and a subscriber whose connections take no byte, until the node cuts them off: it
-              has no other way to be rid of them
+    stuck     a publisher and a subscriber whose connections read nothing, until the node cuts them off
 
-All but the stuck send the same chain, at the pace of `Feed`.
+All but the stuck ones send the same chain, at the pace of `Feed`.
 """
 
 from __future__ import annotations
@@ -41,16 +40,17 @@ __all__ = ["Feed", "Raw", "Visits", "publish_all", "run_client", "run_raw"]
 
 KEPT_BLOCKS = 4_000
 AHEAD_BLOCKS_MAX = KEPT_BLOCKS // 2
-"""How far the chain is made beyond what is stored: a block that is dropped before could never be sent."""
+"""How far the chain runs ahead of the stored blocks: a block that is dropped too early could never be
+sent."""
 WAIT_SECONDS = 0.1
 DEAF_PAUSE_SECONDS = 30.0
 STUCK_SECONDS = 120.0
-"""How long a client that takes no byte waits to be cut off; the node does so after 2 and after 30 s."""
+"""How long a client that reads nothing waits to be cut off; the node does so after 2 and 30 s."""
 _Request = publish_pb2.PublishStreamRequest
 
 
 class Feed:
-    """The chain, made at a steady pace; the newest blocks are kept for publishers that come later."""
+    """The chain at a steady pace; it keeps the newest blocks for later publishers."""
 
     def __init__(self, maker: BlockMaker, blocks_per_second: float) -> None:
         self._maker = maker
@@ -58,14 +58,14 @@ class Feed:
         self._blocks: dict[int, Block] = {}
         self._more = asyncio.Condition()
         self.count = 0
-        """Blocks made: the number of the next."""
+        """The number of the next block."""
         self.ended = False
-        """No further block comes."""
+        """The chain has ended."""
         self.waited_seconds = 0.0
-        """How long no block was made because too few were stored."""
+        """How long the pace paused because too few blocks were stored."""
 
     async def run(self, count: int, visits: Visits) -> None:
-        """Make `count` blocks, never too far beyond the last that is stored; fewer where that took time."""
+        """Make `count` blocks, never too far ahead of the last stored one; fewer if that took time."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         end = begun + count * self._seconds_per_block
@@ -87,13 +87,13 @@ class Feed:
             self._more.notify_all()
 
     async def ends_within(self, seconds: float) -> None:
-        """Wait for the end of the chain, but no longer than that."""
+        """Wait for the end of the chain, at most this long."""
         async with self._more:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._more.wait_for(lambda: self.ended), seconds)
 
     async def block(self, number: int) -> Block | None:
-        """Wait for a block; None where the chain ended before it, or no longer has it."""
+        """Wait for a block; None: the chain ended before it, or dropped it."""
         if number not in self._blocks:
             async with self._more:
                 await self._more.wait_for(lambda: self.count > number or self.ended)
@@ -112,22 +112,22 @@ class Visits:
 
     counts: Counter[str] = field(default_factory=Counter)
     last_number: int = -1
-    """The highest block that any of them has heard to be stored."""
+    """The highest block reported as stored."""
 
     def heard(self, number: int) -> None:
-        """An acknowledgement, or the last block in another answer."""
+        """Note an acknowledgement, or the last block in another answer."""
         if number < 1 << 63:  # 2^64 - 1 stands for none
             self.last_number = max(self.last_number, number)
 
 
 async def run_client(name: str, address: str, feed: Feed, visits: Visits, rng: Random) -> None:
-    """Publish with the real client until the chain ends; now and then stop it and begin a new one."""
+    """Publish with the real client until the chain ends; sometimes stop it and begin another."""
     while True:
         client = PublishClient([address], name, ClientOptions())
         publishing = asyncio.ensure_future(client.publish(feed.blocks(visits.last_number + 1)))
         try:
             await asyncio.wait({publishing}, timeout=rng.uniform(2, 40))
-            publishing.cancel()  # does nothing to one that is done
+            publishing.cancel()  # no effect on a finished task
             with contextlib.suppress(asyncio.CancelledError, PublisherError):
                 await publishing
         except asyncio.CancelledError:
@@ -145,15 +145,15 @@ class Raw:
     """The behaviour of a raw stream."""
 
     breaks: float = 0.0
-    """Probability that the connection is broken off at an item set."""
+    """The probability of a broken connection at an item set."""
     item_pause_seconds: float = 0.0
-    """Between two items, each of which is sent in a set of its own; 0 sends halves of a block."""
+    """The pause between two items, each in its own set; 0 sends halves of a block."""
     reads: bool = True
     """Whether answers are read."""
 
 
 async def run_raw(name: str, address: str, feed: Feed, visits: Visits, rng: Random, raw: Raw) -> None:
-    """Open raw streams until the chain ends, one after the other."""
+    """Open raw streams, one after the other, until the chain ends."""
     while not (feed.ended and visits.last_number + 1 >= feed.count):
         async with aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
             stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
@@ -171,8 +171,8 @@ async def run_raw(name: str, address: str, feed: Feed, visits: Visits, rng: Rand
                 await asyncio.gather(*tasks, return_exceptions=True)
                 call.cancel()
         visits.counts[f"{name.rstrip('0123456789-')} streams"] += 1
-        # grpcio keeps the connection of a call that ended with answers unread until its process ends: a deaf
-        # publisher does not come often.
+        # grpcio keeps the connection of a call with unread answers until the process ends, so deaf publishers
+        # are rare.
         if raw.reads:
             await asyncio.sleep(rng.uniform(0, 0.5))
         else:
@@ -180,7 +180,7 @@ async def run_raw(name: str, address: str, feed: Feed, visits: Visits, rng: Rand
 
 
 class _RawStream:
-    """One raw stream: where it stands in the chain, as far as it listens."""
+    """One raw stream, and its position in the chain."""
 
     def __init__(
         self, call: aio.StreamStreamCall[Any, Any], feed: Feed, visits: Visits, rng: Random, raw: Raw
@@ -216,7 +216,7 @@ class _RawStream:
                     return
 
     async def write(self) -> None:
-        """Send blocks until the connection is broken off, or the chain is at its end."""
+        """Send blocks until the connection breaks or the chain ends."""
         with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
             while (block := await self._feed.block(self._next)) is not None:
                 if not await self._send(block):
@@ -224,7 +224,7 @@ class _RawStream:
             await asyncio.sleep(1)
 
     async def _send(self, block: Block) -> bool:
-        """Send a block, or its beginning; return whether the stream goes on."""
+        """Send a block or its beginning; return whether the stream goes on."""
         self._next = number = block.number
         size = 1 if self._raw.item_pause_seconds else -(-len(block.items) // 2)
         for start in range(0, len(block.items), size):
@@ -245,9 +245,9 @@ class _RawStream:
 async def run_stuck(
     name: str, address: str, feed: Feed, visits: Visits, path: str, message: bytes, *, stays: bool
 ) -> None:
-    """Make calls whose answer is not taken, one after the other, until the last block is made.
+    """Make calls whose answers nobody reads, one after the other, until the last block is made.
 
-    `stays`: wait for the end of the last one, too.
+    `stays`: wait for the end of the last call, too.
     """
     while not feed.ended:
         with DeafClient(parse_address(address), STUCK_SECONDS) as client:
@@ -262,7 +262,7 @@ async def run_stuck(
 
 
 async def publish_all(address: str, count: int, blocks_per_second: float, seed: int) -> Visits:
-    """Send a chain of `count` blocks with four clients and four raw streams, beside two that are stuck."""
+    """Send a chain of `count` blocks with four clients and four raw streams, beside two stuck ones."""
     rng = Random(seed)
     feed, visits = Feed(BlockMaker(seed, KEY, SMALL), blocks_per_second), Visits()
     raws = {
@@ -278,7 +278,7 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
             group.create_task(run_client(f"client-{index}", address, feed, visits, Random(rng.random())))
         first = await feed.block(0)
         assert first is not None, "a chain without blocks"
-        # The node has it soon: offered again, it is answered.
+        # The node has it soon, and answers a second offer.
         offer = _Request(block_items=block_items_pb2.BlockItemSet(block_items=first.items[:1]))
         every = subscribe_pb2.SubscribeStreamRequest(start_block_number=0, end_block_number=U64_MAX)
         stuck = {
@@ -287,7 +287,7 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
         }
         for name, (service, message) in stuck.items():
             path, asked = f"/{service.SERVICE_NAME}/{service.METHOD_NAME}", message.SerializeToString()
-            stays = service is subscribe_service  # which is cut off soon
+            stays = service is subscribe_service  # soon cut off
             group.create_task(run_stuck(name, address, feed, visits, path, asked, stays=stays))
         for name, raw in raws.items():
             group.create_task(run_raw(name, address, feed, visits, Random(rng.random()), raw))
@@ -296,14 +296,14 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
 
 
 async def _collect_garbage(feed: Feed) -> None:
-    """Let connections close soon: grpcio holds each until its last call goes, and calls are in cycles."""
+    """Let connections close soon: grpcio holds each until its last call goes, and calls form cycles."""
     while not feed.ended:
         await asyncio.sleep(5)
         gc.collect()
 
 
 def main() -> None:
-    """Publish as the words of the command line say: ADDRESS BLOCKS BLOCKS_PER_SECOND SEED."""
+    """Publish; arguments: ADDRESS BLOCKS BLOCKS_PER_SECOND SEED."""
     address, count, blocks_per_second, seed = sys.argv[1:]
     visits = uvloop.run(publish_all(address, int(count), float(blocks_per_second), int(seed)))
     click.echo(", ".join(f"{name}: {times}" for name, times in sorted(visits.counts.items())))

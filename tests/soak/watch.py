@@ -1,7 +1,6 @@
 """The resources of a node process over time, and whether they grow. Reading is I/O; judging is not.
 
-anonymous memory   the heap. Memory that is only mapped, as LevelDB maps its files, is left out: the kernel
-                   takes it back
+anonymous memory   the heap, without mapped files such as LevelDB's, which the kernel takes back
 file descriptors, threads, asyncio tasks
 """
 
@@ -18,15 +17,14 @@ __all__ = ["GROWTH_BYTES_MAX", "Sample", "growth_of", "leaks_of", "take_sample"]
 
 MIB = 1 << 20
 GROWTH_BYTES_MAX = 16 * MIB
-"""Anonymous memory may be this much more in the last quarter of a soak than in its second quarter; an hour
-with a leak of 1 kB a block or stream would be far above. In an hour of 180,000 blocks and 30,000 streams it
-rises and falls by 4 MiB, LevelDB's table of what is not in its files yet, and its minima rise by 2 to 3 MiB:
-tables of pages (`OFFSET_TABLES_MAX`), and some 70 bytes a stream, which grpcio does not free where a
+"""How much more anonymous memory the last quarter may have than the second. An hour with a leak of 1 kB a
+block or stream would be far above. Without a leak it varies by 4 MiB (LevelDB's memory table), and its minima
+rise by 2 to 3 MiB: page tables (`OFFSET_TABLES_MAX`), and 70 bytes a stream that grpcio does not free if a
 connection breaks before an answer is sent (grpc/grpc#43360)."""
 DESCRIPTORS_LEFT_MAX = 4
-"""File descriptors that an idle node may have more at the end than at the beginning: LevelDB's files."""
+"""How many more file descriptors an idle node may have at the end: LevelDB's files."""
 THREADS_LEFT_MAX = 8
-"""Threads that it may have more: those of pools that were not yet needed at the beginning."""
+"""How many more threads it may have: those of pools not needed at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Sample:
     threads: int
     tasks: int
     data_bytes: int
-    """On disk: the data folder."""
+    """The size of the data folder."""
     client_anonymous_bytes: int = 0
     """Of the publishers' process; not judged."""
     client_descriptors: int = 0
@@ -54,13 +52,13 @@ def take_sample(node: NodeProcess, client_id: int | None, seconds: float) -> Sam
     """Return the resources, from the process and the kernel.
 
     Args:
-        node: what is watched.
-        client_id: the publishers' process; None where there is none.
+        node: the node to watch.
+        client_id: the publishers' process, if any.
         seconds: since the soak began.
     """
     metrics = node.metrics()
     status = _status_of(node.process_id)
-    # It may have ended meanwhile.
+    # The process may have ended.
     client = {} if client_id is None else _status_of(client_id)
     client_files = Path(f"/proc/{client_id}/fd")
     files = [path.stat() for path in node.data_dir.rglob("*") if path.is_file()]
@@ -89,7 +87,7 @@ def _status_of(process_id: int) -> dict[str, str]:
 
 
 def growth_of(samples: Sequence[Sample]) -> int:
-    """Return how many bytes more the last quarter's median anonymous memory has than the second's."""
+    """Return by how many bytes the median anonymous memory of the last quarter exceeds that of the second."""
     quarter = len(samples) // 4
     if quarter == 0:
         return 0
@@ -99,12 +97,12 @@ def growth_of(samples: Sequence[Sample]) -> int:
 
 
 def leaks_of(before: Sample, samples: Sequence[Sample], after: Sample) -> list[str]:
-    """Say what has grown.
+    """Return what grew.
 
     Args:
-        before: the node idle, before the first publisher.
+        before: the idle node, before the first publisher.
         samples: under load, evenly spaced.
-        after: the node idle again, all publishers gone.
+        after: the idle node, after all publishers left.
     """
     leaks = []
     growth_bytes = growth_of(samples)

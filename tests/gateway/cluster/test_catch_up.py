@@ -1,4 +1,4 @@
-"""Which peer is tried when, and what is said when none of them helps: no network, no clock."""
+"""Tests of `cluster.catch_up`: which peer is tried when, and the problem if none helps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B, C = "a:1", "b:1", "c:1"
 
 
 def behind(*addresses: str, target: int = 20) -> CatchUp:
-    """A node that was told of block `target`."""
+    """A node that is behind by the blocks up to `target`."""
     machine = CatchUp(addresses or (A, B), RULES)
     machine.aim(target)
     return machine
@@ -136,7 +136,7 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "rests"),
+    ("outcome", "backoffs"),
     [
         (AttemptOutcome.UNREACHABLE, [100, 200, 400, 800, 1_000, 1_000]),
         (AttemptOutcome.BROKE_OFF, [100, 200, 400, 800, 1_000, 1_000]),
@@ -152,10 +152,10 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
         (AttemptOutcome.STANDBY, [12] * 3),
     ],
 )
-def test_how_long_a_peer_rests(outcome: AttemptOutcome, rests: list[int]) -> None:
+def test_how_long_a_peer_rests(outcome: AttemptOutcome, backoffs: list[int]) -> None:
     machine = behind(A)
     now_ns = 0
-    for backoff_ns in rests:
+    for backoff_ns in backoffs:
         assert machine.step(5, now_ns) == Try(A)
         machine.ended(A, outcome, "", 5, now_ns)
         assert machine.step(5, now_ns + backoff_ns - 1) == Pause(now_ns + backoff_ns)
@@ -382,7 +382,7 @@ FAR = 2**64 - 1
 
 
 def stand_still(machine: CatchUp, now_ns: int, last: int | None = 4) -> int:
-    """Three attempts with a peer that has nothing further; give the time of the last one."""
+    """Make three attempts with a peer that has nothing more; return the time of the last one."""
     for count in range(3):
         step = machine.step(5, now_ns + count * 100)
         assert isinstance(step, Try)
@@ -417,7 +417,7 @@ def test_it_is_given_up_in_time_though_every_peer_rests() -> None:
 
 
 def goes_on(machine: CatchUp, next_number: int, now_ns: int, last: int) -> object:
-    """A publisher has brought a block; give the step, and if it is an attempt, the peer ends with `last`."""
+    """A publisher brings a block: take the next step, and let an attempt end with `last`."""
     step = machine.step(next_number, now_ns)
     if isinstance(step, Try):
         machine.told(A, 0, last, next_number)
@@ -610,12 +610,14 @@ def test_an_active_peer_of_another_chain_is_never_preferred_before_it_brings_a_b
 
 LONG_RULES = CatchUpRules(backoff_ns=100, backoff_max_ns=60_000)
 LASTS = {Told.LEVEL: 4, Told.MORE: 30}
-"""The last block of a peer that says this to a node that needs block 5."""
+"""The last block reported to a node that needs block 5."""
 
 
-def rests_of(machine: CatchUp, outcome: AttemptOutcome, told: Told, count: int, now_ns: int = 0) -> list[int]:
-    """Have as many attempts end so, each as soon as it may begin; give the rests."""
-    rests = []
+def backoffs_of(
+    machine: CatchUp, outcome: AttemptOutcome, told: Told, count: int, now_ns: int = 0
+) -> list[int]:
+    """End as many attempts with this outcome, each as soon as it may begin; return the backoffs."""
+    backoffs = []
     for _ in range(count):
         assert machine.step(5, now_ns) == Try(A)
         if told is not Told.NOTHING:
@@ -624,9 +626,9 @@ def rests_of(machine: CatchUp, outcome: AttemptOutcome, told: Told, count: int, 
         pause = machine.step(5, now_ns)
         assert isinstance(pause, Pause)
         assert pause.until_ns is not None
-        rests.append(pause.until_ns - now_ns)
+        backoffs.append(pause.until_ns - now_ns)
         now_ns = pause.until_ns
-    return rests
+    return backoffs
 
 
 RISING = [100, 200, 400, 800, 1_600, 3_200, 6_400]
@@ -640,9 +642,9 @@ A_LITTLE = [100, 200, 400, 800, 800, 800, 800]
 def test_a_followed_peer_that_owes_nothing_is_not_left_alone_for_long(
     outcome: AttemptOutcome, told: Told
 ) -> None:
-    """The active node was started again after 37 s, and its standby found it after 24 s more."""
-    rests = rests_of(CatchUp((A,), LONG_RULES, live=True), outcome, told, 7)
-    assert rests == (A_LITTLE if (outcome, told) in FOLLOWED else RISING)
+    """An active node that restarts after a while must find its standby soon."""
+    backoffs = backoffs_of(CatchUp((A,), LONG_RULES, live=True), outcome, told, 7)
+    assert backoffs == (A_LITTLE if (outcome, told) in FOLLOWED else RISING)
 
 
 def test_who_owes_blocks_or_sends_what_cannot_be_is_treated_as_ever() -> None:
@@ -651,38 +653,38 @@ def test_who_owes_blocks_or_sends_what_cannot_be_is_treated_as_ever() -> None:
     assert set(FOLLOWED.values()) == {PeerBackoff.RISING_A_LITTLE}
     for told in Told:
         machine = CatchUp((A,), LONG_RULES, live=True)
-        assert rests_of(machine, AttemptOutcome.LIED, told, 3) == [60_000] * 3
+        assert backoffs_of(machine, AttemptOutcome.LIED, told, 3) == [60_000] * 3
 
 
 def test_one_that_catches_up_leaves_a_peer_that_is_away_alone_as_before() -> None:
     machine = CatchUp((A,), LONG_RULES)
     machine.aim(20)
-    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == RISING
+    assert backoffs_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == RISING
     assert OUTCOMES[AttemptOutcome.UNREACHABLE] is PeerBackoff.RISING
 
 
 def test_a_peer_that_ends_streams_in_order_is_asked_again_soon_and_is_no_problem() -> None:
-    """A publisher that broke off again and again had the standby of its node wait for 30 s."""
+    """A publisher that breaks off again and again must not keep a standby waiting."""
     machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=1, backoff_ns=100), live=True)
-    assert rests_of(machine, AttemptOutcome.CLOSED, Told.LEVEL, 9) == [100] * 9
+    assert backoffs_of(machine, AttemptOutcome.CLOSED, Told.LEVEL, 9) == [100] * 9
     assert machine.problem is None
 
 
 def test_a_followed_peer_that_was_level_is_taken_for_well_again() -> None:
     machine = CatchUp((A,), LONG_RULES, live=True)
-    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == A_LITTLE
+    assert backoffs_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == A_LITTLE
     machine.told(A, 0, 4, 5)
     machine.heard(A, 5, 5)
-    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 1, 10_000) == [800], (
+    assert backoffs_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 1, 10_000) == [800], (
         "it has more than was sent"
     )
     machine.heard(A, 4, 5)
-    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 2, 20_000) == [100, 200]
+    assert backoffs_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 2, 20_000) == [100, 200]
 
 
 def test_a_peer_that_stalls_is_not_forgiven_for_saying_that_it_is_level() -> None:
     machine = CatchUp((A,), LONG_RULES, live=True)
-    assert rests_of(machine, AttemptOutcome.STALLED, Told.MORE, 5) == RISING[:5]
+    assert backoffs_of(machine, AttemptOutcome.STALLED, Told.MORE, 5) == RISING[:5]
     machine.told(A, 0, 4, 5)
     machine.heard(A, 4, 5)
-    assert rests_of(machine, AttemptOutcome.STALLED, Told.MORE, 2, 10_000) == RISING[5:]
+    assert backoffs_of(machine, AttemptOutcome.STALLED, Told.MORE, 2, 10_000) == RISING[5:]

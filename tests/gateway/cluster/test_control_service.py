@@ -1,4 +1,4 @@
-"""Tests of `gateway.cluster.control_service`: real gRPC calls on a real ledger."""
+"""Tests of `gateway.cluster.control_service`: real gRPC calls on a real block store."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ ITSELF = "itself:40840"
 
 @dataclass(frozen=True)
 class Report:
-    """What the node says of itself."""
-
     grpc_address: str = "127.0.0.1:40840"
     subscriber_address: str = "127.0.0.1:40843"
     publisher_count: int = 2
@@ -42,7 +40,7 @@ class Report:
 
 @asynccontextmanager
 async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlClient]:
-    """The control service on a port, and a client of it."""
+    """The control service on a port, and its client."""
     server = aio.server()
 
     async def is_itself(address: str) -> bool:
@@ -178,7 +176,7 @@ def test_a_block_is_awaited_with_its_root_hash(tmp_path: Path) -> None:
 def test_a_block_is_not_awaited_any_more_when_the_caller_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call once left a task that looked a hundred times a second, for up to an hour."""
+    """A left-over task would poll for up to an hour."""
 
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage)
@@ -254,14 +252,13 @@ def test_a_drain_whose_caller_is_gone_is_not_begun_or_undone(
 
 
 def waiting_for(keeper: RoleKeeper) -> Sequence[object]:
-    """The changes that wait for another."""
     return keeper._change._waiters or ()
 
 
 def test_an_activation_that_its_caller_awaits_no_longer_leaves_a_standby(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that stood still for a while: the node became active when the failover was undone."""
+    """After a slow disk the node must not become active once the failover is undone."""
 
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage, "standby")
@@ -273,11 +270,11 @@ def test_an_activation_that_its_caller_awaits_no_longer_leaves_a_standby(
                 with pytest.raises(NodeCallFailed, match="DEADLINE_EXCEEDED"):
                     await activating
             with pytest.raises(NodeCallFailed, match="resume: got a node that is standby"):
-                await client.resume("1")  # it is answered after the change before it
+                await client.resume("1")  # answered after the change before it
             assert (await client.state()).phase is Phase.STANDBY
             assert read_role(tmp_path) == RoleRecord("standby")
             request = control_pb2.ActivateRequest()
-            await client._stub.activate(request)  # it may take any time
+            await client._stub.activate(request)
             assert (await client.state()).phase is Phase.ACTIVE
 
     play(tmp_path, scene)
@@ -286,7 +283,7 @@ def test_an_activation_that_its_caller_awaits_no_longer_leaves_a_standby(
 async def test_only_who_is_on_the_list_may_call_whatever_else_its_certificate_is_good_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Publishers often have certificates of the same authority as operators."""
+    """Publishers may have certificates of the operators' authority."""
     authority = Authority(tmp_path)
     files = authority.server_files(authority.issue("localhost"), mutual=True)
     operator, publisher = authority.issue("operator"), authority.issue("publisher")

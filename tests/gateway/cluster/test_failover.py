@@ -1,4 +1,4 @@
-"""Tests of `cluster.failover`: every answer lost, every step refused, and which node is active afterwards."""
+"""Tests of `cluster.failover`: each lost answer and refused step, and which node is active afterwards."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ AND_B = (
 )
 HOLD = ", and after 30 s its standby, or active: run the failover again"
 FAULTS: list[tuple[str, str, str | None, list[str]]] = [
-    # step, what happens to it, error, nodes that are active afterwards (dead ones: if they come back)
+    # step, its fate, error, nodes that are active afterwards (dead ones: if they come back)
     ("drain", "refused", "A: INTERNAL: drain refused; A is active again", ["A"]),
     ("drain", "answer lost", f"A: {LOST}; A is active again", ["A"]),
     ("drain", "node dies", f"A: {LOST}; A: {DEAD}; {FORCE}", []),
@@ -98,7 +98,7 @@ def test_a_step_that_fails_is_undone_or_has_moved_the_load(
 NOW = "(A is active, B is standby)"
 RESUMED = f"A is active again {NOW}"
 INTERRUPTIONS: list[tuple[str, str, str, list[str]]] = [
-    # call, what happens to it beside, error, nodes that are active afterwards
+    # call, its fate, error, nodes that are active afterwards
     ("A drain", "", f"interrupted; {RESUMED}", ["A"]),
     (
         "A drain",
@@ -150,7 +150,6 @@ def test_an_interruption_while_a_failed_step_is_undone_does_not_stop_that(pair: 
 def test_after_a_restart_of_the_drained_node_both_are_said_to_be_standbys_and_what_ends_that(
     pair: Pair, is_late: bool, both: str
 ) -> None:
-    """It was promised that A is active again after 30 s."""
     if is_late:
         pair.b.takes["await_block"] = FAILOVER_LEASE_SECONDS
 
@@ -201,7 +200,7 @@ def test_of_two_active_nodes_one_that_dies_meanwhile_is_not_handed_over_to(pair:
 
 
 def test_of_two_active_nodes_one_that_another_failover_drains_is_not_handed_over_to(pair: Pair) -> None:
-    """Two commands at once, from A to B and from B to A: both were done, and no node active."""
+    """Two commands at once, from A to B and from B to A."""
     pair.b.role = RoleState(RoleRecord("active"))
 
     def report(step: FailoverStep) -> None:
@@ -223,7 +222,7 @@ def test_of_two_active_nodes_one_that_another_failover_drains_is_not_handed_over
 def test_a_second_active_node_that_waits_for_the_first_is_given_time(
     pair: Pair, ready_after: int | None
 ) -> None:
-    """With `commit.min_standbys` it is ready only now and then, as the other one takes its blocks."""
+    """With `commit.min_standbys` it is ready only now and then, while the other node takes its blocks."""
     pair.b.role = RoleState(RoleRecord("active"))
     pair.b.problems = ("block 42 is not acknowledged before 1 other node has it on disk",)
     slept: list[float] = []
@@ -255,7 +254,7 @@ def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
 
 
 def test_an_old_node_that_is_active_again_meanwhile_is_said_to_be(pair: Pair) -> None:
-    """Its hold has run out: the steps before took too long."""
+    """Its lease has expired: the earlier steps took too long."""
 
     def report(step: FailoverStep) -> None:
         if step.name == "activate B":
@@ -320,7 +319,7 @@ def test_a_dead_node_is_said_to_need_force(pair: Pair) -> None:
         "failover: A: UNAVAILABLE: no answer; nothing has changed; if that node is dead: --force"
     )
     pair.run(force=True)
-    assert pair.active == ["A", "B"]  # A would come back as it was: it never heard of the failover
+    assert pair.active == ["A", "B"]  # A would come back unchanged: it never heard of the failover
 
 
 def test_by_force_a_node_that_waits_for_a_standby_is_said_to_be_active_and_not_ready(pair: Pair) -> None:
@@ -344,7 +343,7 @@ def test_force_is_refused_while_the_other_node_answers(pair: Pair, phase: str) -
 
 
 def test_what_answers_in_the_place_of_the_node_does_not_show_that_it_is_dead(pair: Pair) -> None:
-    """Another port of a node that is alive was taken for a dead one, and two nodes active."""
+    """Another port of a live node must not look like a dead node."""
     pair.a.refuse.add("state")
     assert pair.failure() == "failover: A: INTERNAL: state refused; nothing has changed"
     assert pair.failure(force=True) == (
@@ -387,7 +386,7 @@ def test_by_force_after_a_node_that_answers_as_a_standby_the_other_one_must_answ
 
 
 def test_a_node_that_another_failover_has_drained_is_left_to_that(pair: Pair) -> None:
-    """Two commands at once, from A to B and from A to C: both were done, and B and C active."""
+    """Two commands at once, from A to B and from A to C."""
     pair.a.drained_first = "subscribers-of-C"
     assert pair.failure() == (
         "failover: A: FAILED_PRECONDITION: drain: got a node that is drained, expected one that is active; "
@@ -405,7 +404,7 @@ def test_a_node_that_another_failover_has_drained_is_left_to_that(pair: Pair) ->
 def test_one_that_was_stopped_for_longer_than_the_drained_node_waits_does_no_more(
     pair: Pair, is_level: bool
 ) -> None:
-    """Stopped by Ctrl-Z, say: the drained node is active again, or drained for another failover by then."""
+    """After Ctrl-Z, for example: the drained node is active again, or drained for another failover."""
     pair.b.takes["await_block"] = FAILOVER_LEASE_SECONDS
     pair.b.last_number = 41 if is_level else 40
     late = "the drain is 30 s ago, expected less than 30 s; A is drained"
@@ -417,7 +416,7 @@ def test_one_that_was_stopped_for_longer_than_the_drained_node_waits_does_no_mor
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_the_time_before_the_answer_to_the_drain_counts_as_well(pair: Pair, is_answered: bool) -> None:
-    """Stopped while it waits for that: the node is drained, and active again, before the answer is read."""
+    """If the command is stopped while it waits, the node is active again before the answer is read."""
     pair.a.takes["drain"] = FAILOVER_LEASE_SECONDS + 3
     if not is_answered:
         pair.a.lose.add("drain")

@@ -1,4 +1,4 @@
-"""Damaged pages of real nodes: never a wrong byte out of TCP or gRPC, named, healed from a second node."""
+"""Damaged pages of real nodes: never served over TCP or gRPC, reported, healed from a second node."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sluice.datastream.layout import PAGE_SIZE, Committed, page_start
 from sluice.gateway.addresses import Address, parse_address
 from sluice.gateway.api import node_pb2
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from sluice.gateway.cluster import healing
+from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.store import scrub
 from sluice.gateway.store.page_blocks import PageBuilder
@@ -31,19 +32,19 @@ from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, store
 
 BLOCKS = large_blocks(24, 150_000)
 """About five to a page."""
+SOON = ClusterLimits(heal_pause_seconds=0.05)
+"""Peers that cannot heal a page are soon asked again."""
 Code = node_pb2.BlockResponse.Code
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers that cannot heal a page now are asked again at once."""
-    monkeypatch.setattr(healing, "PAUSE_SECONDS", 0.05)
+    """Read unproven pages again at once."""
     monkeypatch.setattr(scrub, "UNPROVEN_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the blocks."""
     data_dir = tmp_path_factory.mktemp("template") / "data"
     store(data_dir, BLOCKS)
     assert len(stored_sums(data_dir)) == 5
@@ -57,14 +58,13 @@ def folder(template: Path, tmp_path: Path) -> Path:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 async def over_tcp(node: Node, start: int = 0) -> list[tuple[bytes, ...]]:
-    """The items of the blocks that a data-streamer client gets, until the node ends it or has no more."""
+    """Return the items of the blocks that a data-streamer client gets before the node ends the stream."""
     decoder, blocks = BlockDecoder(), []
     host, port = node.tcp_address.host, node.tcp_address.port
     total = node.store.streamer.committed.total_entries
@@ -95,7 +95,10 @@ async def test_a_damaged_page_is_not_served_and_named(
 ) -> None:
     flip(folder, 1, position)
 
-    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+    async with (
+        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        wire_to(node) as wire,
+    ):
         got = await over_tcp(node)
         assert got == [block.items for block in BLOCKS[: len(got)]]
         bad_from = len(got)
@@ -112,7 +115,7 @@ async def test_a_damaged_page_is_not_served_and_named(
         refused = [block.number for block, answer in zip(BLOCKS, codes, strict=True) if answer.status != 1]
         assert refused == list(range(bad_from, refused[-1] + 1))
         assert refused[-1] < BLOCKS[-1].number
-        # What lies behind the page is served, from the block on that begins there.
+        # Blocks behind the page are served, from the first one that begins there.
         behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
         assert behind >= node.store.streamer.sums.entry_range(1)[1]
         assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
@@ -136,7 +139,10 @@ async def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
     flip(folder, 1, 4711)
 
     more = large_blocks(26, 150_000)[24:]
-    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+    async with (
+        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        wire_to(node) as wire,
+    ):
         await over_tcp(node)
         alice = await wire.publisher("alice")
         sending = asyncio.ensure_future(alice.block(*more))
@@ -157,8 +163,8 @@ async def test_a_page_is_healed_from_a_second_node(
     shutil.copytree(template, tmp_path / "other")
 
     async with (
-        running_node(tmp_path / "other") as other,
-        running_node(folder, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
     ):
         healed = node.metrics.pages_healed
         await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
@@ -178,12 +184,14 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
     good = stream_bytes(tmp_path / "a")
     pages = len(stored_sums(tmp_path / "a"))
     assert pages > 9
-    for page in range(pages):  # those of the last block, too
+    for page in range(pages):  # also those of the last block
         flip(tmp_path / "a", page, 2000 + 1000 * page)
 
     async with (
         running_node(tmp_path / "b") as other,
-        running_node(tmp_path / "a", peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
+        running_node(
+            tmp_path / "a", cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
+        ) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == pages, "healed")
         assert await over_tcp(node) == [block.items for block in blocks]
@@ -191,7 +199,7 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
 
 
 def liar_with(change: Callable[[list[bytes]], list[bytes]]) -> Script:
-    """Send the blocks, the second of those that are asked for changed."""
+    """Send the requested blocks with the second one changed."""
 
     async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
         async for response in honest(peer, start, end):
@@ -229,24 +237,27 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
     ids=["other bytes", "a proof less", "a later proof", "nothing", "silent", "endless"],
 )
 async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
-    template: Path, folder: Path, tmp_path: Path, script: Script, why: str, monkeypatch: pytest.MonkeyPatch
+    template: Path, folder: Path, tmp_path: Path, script: Script, why: str
 ) -> None:
-    monkeypatch.setattr(healing, "ATTEMPT_SECONDS_MAX", 1.0)
+    limits = replace(SOON, heal_attempt_seconds_max=1.0)
     flip(folder, 1, 90_000)
     damaged = stream_bytes(folder)
 
     async with fake_peer(BLOCKS, script) as liar:
         settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
-        async with running_node(folder, **settings) as node:
+        async with running_node(folder, cluster_limits=limits, **settings) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert why in reason
             assert str(liar.address) in reason
             assert stream_bytes(folder) == damaged
     shutil.copytree(template, tmp_path / "other")
-    async with fake_peer(BLOCKS, script) as liar, running_node(tmp_path / "other") as other:
+    async with (
+        fake_peer(BLOCKS, script) as liar,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+    ):
         settings["peers"] = (address_of(liar), address_of(other))
-        async with running_node(folder, **settings) as node:
+        async with running_node(folder, cluster_limits=limits, **settings) as node:
             await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
     assert stream_bytes(folder) == stream_bytes(template)
 
@@ -259,12 +270,12 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
     async with running_node(tmp_path / "empty") as empty:
         gone = parse_address("127.0.0.1:1")
         peers = (gone, address_of(empty))
-        async with running_node(folder, peers=peers, catchup_stall_seconds=1.0) as node:
+        async with running_node(folder, cluster_limits=SOON, peers=peers, catchup_stall_seconds=1.0) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert "127.0.0.1:1: UNAVAILABLE" in reason
             assert f"{address_of(empty)} takes too long" in reason  # it waits for the blocks, too
-            # Somebody gives that node the blocks; then it can help.
+            # That node gets the blocks; now it can help.
             async with wire_to(empty) as wire:
                 alice = await wire.publisher("alice")
                 sending = asyncio.ensure_future(alice.block(*BLOCKS))
@@ -278,7 +289,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
 
 
 def inside_page_1() -> int:
-    """A position on page 1 in a block that lies wholly on it."""
+    """A position on page 1 within a block that lies wholly on it."""
     position = 0
     builder = PageBuilder(1, Committed(4096, 0))
     for block in BLOCKS:
@@ -298,14 +309,14 @@ async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by
     flip(folder, 1, inside_page_1() if place == "a block" else PAGE_SIZE - 1)
     shutil.copytree(template, tmp_path / "other")
 
-    async with running_node(folder, scrub_bytes_per_second=0) as node:
+    async with running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node:
         got = await over_tcp(node)
         assert got == [block.items for block in BLOCKS[: len(got)]]
         assert len(got) < len(BLOCKS)
         assert list(node.store.streamer.sums.bad) == [1]
     async with (
-        running_node(tmp_path / "other") as other,
-        running_node(folder, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
         await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
@@ -319,7 +330,10 @@ async def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
     damaged = stream_bytes(folder)
 
     other = large_blocks(24, 150_000, seed=8)
-    async with fake_peer(other) as liar, running_node(folder, peers=(address_of(liar),)) as node:
+    async with (
+        fake_peer(other) as liar,
+        running_node(folder, cluster_limits=SOON, peers=(address_of(liar),)) as node,
+    ):
         await until(lambda: bool(node._healer._reasons), "the healer has asked")
         assert "previous root hash" in node._healer._reasons[1]
     assert stream_bytes(folder) == damaged
@@ -329,7 +343,7 @@ async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> N
     flip(folder, 1, 90_000)
 
     async with fake_peer(BLOCKS, silent) as mute:
-        async with running_node(folder, peers=(address_of(mute),)) as node:
+        async with running_node(folder, cluster_limits=SOON, peers=(address_of(mute),)) as node:
             await until(lambda: bool(mute.asked), "it was asked")
         assert isinstance(node.broken, asyncio.Future)
 
@@ -338,7 +352,7 @@ async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> N
 
 
 def damage_at_random(data_dir: Path, rng: random.Random) -> int:
-    """Flip a bit, or write zeros or anything over a stretch, of a full page; return its number."""
+    """Flip a bit, or overwrite a stretch of a full page; return its number."""
     page, position = rng.randrange(5), rng.choice((rng.randrange(PAGE_SIZE), rng.randrange(100)))
     if rng.random() < 0.5:
         flip(data_dir, page, position, 1 << rng.randrange(8))
@@ -361,7 +375,10 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
         drop_sums(folder)
 
     async def main() -> None:
-        async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+        async with (
+            running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+            wire_to(node) as wire,
+        ):
             with contextlib.suppress(CommandRefused):
                 got = await over_tcp(node)
                 assert got == [block.items for block in BLOCKS[: len(got)]]
@@ -373,8 +390,10 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
                     assert answer.status == Code.NOT_FOUND
         shutil.copytree(template, tmp_path / "other")
         async with (
-            running_node(tmp_path / "other") as other,
-            running_node(folder, peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
+            running_node(tmp_path / "other", cluster_limits=SOON) as other,
+            running_node(
+                folder, cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
+            ) as node,
         ):
             sums = node.store.streamer.sums
             ended = node.metrics.scrub_pass_end
@@ -385,8 +404,8 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
     try:
         await main()
     except EntriesDisagree:
-        # A page that cannot be followed refuses the start where there are no sums, or where the last full
-        # page is damaged, too: then they may be another stream's.
+        # An unreadable page refuses the start if there are no checksums, or if the last full page is damaged,
+        # too: they may be another stream's.
         assert has_no_sums or len(damaged) > 1
     else:
         assert stream_bytes(folder) == stream_bytes(template)

@@ -1,4 +1,4 @@
-"""Several nodes side by side: real ones, ones of another make, ones that are away, ones that do not agree."""
+"""Several nodes compared: real ones, other block nodes, ones that are away or disagree."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
 from grpc import aio
 
 from sluice.gateway.cluster import node_status
 from sluice.gateway.cluster.node_status import NodeRow, NodesView, collect
+from sluice.gateway.limits import PEER_STATUS_SECONDS_MAX
 from sluice.publishers.blocks.block_summary import summarize
 from tests.gateway.fake_peer import fake_peer, nonsense_peer
 from tests.nodes import make_blocks, running_node
@@ -33,7 +33,7 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
         view = await collect(addresses)
         assert (view.common, view.agree, view.healthy) == (4, True, True)
         root_hash = summarize(BLOCKS[4]).root_hash
-        facts = {
+        report = {
             "role": "active",
             "verification_mode": "full",
             "ready": True,
@@ -46,13 +46,13 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
         assert view.as_json() == {
             "nodes": [
                 {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
-                | facts
+                | report
                 | {"error": None, "detail": None},
                 {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
-                | facts
+                | report
                 | {"error": None, "detail": None},
                 {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
-                | facts
+                | report
                 | {"error": None, "detail": None},
             ],
             "common_block": 4,
@@ -76,21 +76,21 @@ async def test_a_node_of_another_make_has_blanks_and_an_error_where_it_cannot_an
     async with fake_peer(BLOCKS) as peer:
         view = await collect([peer.address])
         assert view.common == 7
-        assert view.reports[0].facts == {}
-        assert view.reports[0].error is not None
-        assert view.reports[0].error.startswith("UNIMPLEMENTED: ")
+        assert view.rows[0].report == {}
+        assert view.rows[0].error is not None
+        assert view.rows[0].error.startswith("UNIMPLEMENTED: ")
 
 
 async def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path) -> None:
     async with nonsense_peer() as nonsense, fake_peer(BLOCKS) as peer:
         view = await collect([nonsense, peer.address])
         words = "got a message that does not parse, expected a"
-        assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
-        assert (view.reports[1].last, view.healthy) == (7, False)
-        report = NodeRow(nonsense)
+        assert view.rows[0].error == f"its status: {words} ServerStatusResponse"
+        assert (view.rows[1].last, view.healthy) == (7, False)
+        row = NodeRow(nonsense)
         async with aio.insecure_channel(nonsense) as channel:
-            await node_status._ask_root(report, channel, 7)
-        assert report.error == f"block 7: {words} BlockResponse"
+            await node_status._ask_root(row, channel, 7, PEER_STATUS_SECONDS_MAX)
+        assert row.error == f"block 7: {words} BlockResponse"
 
 
 def test_nodes_without_a_common_block_are_not_compared() -> None:
@@ -100,13 +100,13 @@ def test_nodes_without_a_common_block_are_not_compared() -> None:
 
 
 def test_the_table() -> None:
-    reports = [
+    rows = [
         NodeRow("10.0.0.1:40840", 0, 41, {"role": "active", "ready": True, "publishers": 3}, "ab" * 48),
         NodeRow("10.0.0.2:40840", 0, 40, {"ready": False, "role": ["hostile"]}, "ab" * 48),
         NodeRow("10.0.0.3:40840"),
         NodeRow("10.0.0.4:40840", error="UNAVAILABLE: away\x1b[2J"),
     ]
-    lines = NodesView(reports, 40).lines()
+    lines = NodesView(rows, 40).lines()
     assert lines[0].split() == (
         [
             "node",
@@ -134,14 +134,11 @@ def test_the_table() -> None:
     ]
 
 
-async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It accepts the connection, as a node that hangs does."""
-    monkeypatch.setattr(node_status, "PEER_STATUS_SECONDS_MAX", 0.2)
+async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit() -> None:
+    """A hung node accepts the connection."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        view = await collect([address])
-    (report,) = view.reports
-    assert report.error is not None
-    assert report.error.startswith("DEADLINE_EXCEEDED: ")
+        view = await collect([address], timeout_seconds=0.2)
+    (row,) = view.rows
+    assert row.error is not None
+    assert row.error.startswith("DEADLINE_EXCEEDED: ")

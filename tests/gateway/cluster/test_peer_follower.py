@@ -1,4 +1,4 @@
-"""Taking blocks from peers: real nodes, and peers that lie, stall and vanish, over real gRPC."""
+"""Following peers over real gRPC: real nodes, and peers that lie, stall and vanish."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from tests.serving import free_port
 
 BLOCKS = make_blocks(30)
 STRANGE = make_blocks(30, seed=8)
-"""Another chain, by the same key."""
+"""Another chain, signed with the same key."""
 FORGED = make_blocks(30, key=key_of_seed(8))
-"""The same chain, signed by a key that nobody knows."""
+"""The same chain, signed with an unknown key."""
 FAST: dict[str, Any] = {
     "catchup_backoff_seconds": 0.02,
     "catchup_max_backoff_seconds": 0.2,
     "catchup_stall_seconds": 0.2,
 }
-# However busy the machine is, none is given up for its silence, and none is asked in passing what it has.
+# On a busy machine, too, no peer is given up for its silence.
 CALM = FAST | {"catchup_stall_seconds": 60.0}
-# One that is left does not come back, either.
+# A peer that was left is not tried again.
 LEFT = CALM | {"catchup_backoff_seconds": 30.0, "catchup_max_backoff_seconds": 60.0}
 NOWHERE = Address("127.0.0.1", 1)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has no event."""
+    """Poll until the condition holds."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def until_block(node: Node, number: int) -> None:
-    """Wait until the node has committed a block."""
+    """Wait until the node has committed the block."""
     await until(lambda: node.store.last_number is not None and node.store.last_number >= number)
 
 
 def peers(*addresses: str | Address) -> tuple[Address, ...]:
-    """The setting."""
+    """Return the setting `peers`."""
     return tuple(parse_address(str(address)) for address in addresses)
 
 
@@ -120,7 +120,7 @@ async def test_the_range_of_a_publisher_that_leaves_is_a_target_too(tmp_path: Pa
 
 
 def spoiled(block: Block) -> Block:
-    """The block with one item that is not the one that was hashed."""
+    """Return the block with one altered item."""
     items = list(block.items)
     items[3] = field_item(4, b"not what was signed")
     return Block(block.number, tuple(items))
@@ -177,21 +177,19 @@ async def test_a_peer_that_lies_is_left_for_another_and_nothing_of_it_is_kept(
 
 
 async def cut_off(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send two blocks and a part of a third."""
     for response in whole(*peer.blocks[start : start + 2]):
         yield response
     yield items_of(*peer.blocks[start + 2].items[:4])
 
 
 async def stalls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send the same and then nothing."""
+    """Send the same, then stay silent."""
     async for response in cut_off(peer, start, end):
         yield response
     await asyncio.Event().wait()
 
 
 def fails_with(code: Code.ValueType) -> Any:
-    """End with a status at once."""
     return says(Response(status=code))
 
 
@@ -245,12 +243,11 @@ async def test_several_peers_in_turn_each_with_a_part(tmp_path: Path) -> None:
 
 
 def readiness_of(node: Node) -> tuple[int, str]:
-    """What /readyz answers."""
     return answer_of(node, "/readyz")
 
 
 def answer_of(node: Node, path: str) -> tuple[int, str]:
-    """What a path answers: status and text."""
+    """Return status and text of an HTTP path."""
     try:
         with urllib.request.urlopen(f"http://{node.http_address}{path}") as answer:
             return answer.status, answer.read().decode()
@@ -409,7 +406,7 @@ async def test_a_peer_that_is_silent_because_it_has_nothing_is_not_dropped(
         node.following.follow([peer.address])
         await until(lambda: peer.status_count >= 2)
         assert len(peer.asked) == 1
-        peer.last = 2  # it has something now, and sends nothing
+        peer.last = 2  # it now has something, and sends nothing
         await until(lambda: len(peer.asked) >= 2)
 
 
@@ -447,7 +444,7 @@ async def test_an_attempt_that_fails_on_our_side_is_not_the_end(
 
 
 async def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_has(tmp_path: Path) -> None:
-    """Found by chaos, seed 3: two standbys followed each other, and waited for ever."""
+    """Two standbys that follow each other must not wait for ever."""
 
     async with AsyncExitStack() as stack:
         idle = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
@@ -459,7 +456,7 @@ async def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_h
 
 
 async def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Path) -> None:
-    """Found by chaos, seed 4: it said that it stood still until the stream ended, which may be never."""
+    """It must not report a problem until the stream ends, which may be never."""
 
     settings = CALM | {"catchup_max_stalled_attempts": 2}
     async with AsyncExitStack() as stack:
@@ -478,7 +475,7 @@ async def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_pa
 
 
 async def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Path) -> None:
-    """As where one configuration is that of all nodes."""
+    """All nodes may share one configuration."""
 
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
@@ -490,7 +487,7 @@ async def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Pa
 
 
 async def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:
-    """Found by chaos, seed 5: publishers went elsewhere when its disk was full, and never came back."""
+    """Publishers may go elsewhere while its disk is full, and never return."""
 
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
@@ -505,7 +502,7 @@ async def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have
 async def test_who_stops_it_a_second_time_waits_for_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node may stop while its role changes, and closes the ledger next."""
+    """The node may stop while its role changes, and then closes the block store."""
     settled = asyncio.Event()
     monkeypatch.setattr(PeerFollower, "_settle", lambda _: settled.wait())
 
@@ -537,7 +534,7 @@ async def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> N
 async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From peers at least the default is taken, so that is made small here."""
+    """From peers at least the default is received, so the test lowers the default."""
     monkeypatch.setattr("sluice.gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
     large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
 

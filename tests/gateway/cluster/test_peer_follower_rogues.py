@@ -1,4 +1,4 @@
-"""Rogues among the peers of a node, over real gRPC: it comes to the end of the chain by an honest one."""
+"""Rogue peers over real gRPC: the node reaches the end of the chain through an honest peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpc import aio
 from sluice.gateway.api import node_pb2_grpc
 from sluice.gateway.blocks.items import field_item
 from sluice.gateway.cluster import peer_follower as following
-from sluice.gateway.cluster import peer_stream
+from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.cluster.peer_stream import PeerStream
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.cluster.test_peer_follower_slow import drips
@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {"catchup_backoff_seconds": 30.0, "catchup_stall_seco
 
 
 async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send block after block, each in time and in pieces, and fewer than the network makes."""
+    """Send block after block, in time and in pieces, but slower than the network makes them."""
     for block in peer.blocks[start:]:
         for item in block.items:
             yield items_of(item)
@@ -51,18 +51,18 @@ async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response
 
 @pytest.mark.parametrize("live", [False, True], ids=["catching up", "standby"])
 async def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_for_one_that_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, live: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    """No block of its is late, and the node would never be level; acknowledgements may wait for a standby."""
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
-    monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)  # of half a block a second
-
+    """No block is late, yet the node would never catch up."""
+    limits = ClusterLimits(peer_block_stalls=0.1, peer_pace_share_min=20.0)
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
         slow = await stack.enter_async_context(fake_peer(BLOCKS, crawls))
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         both, role = peers(slow.address, honest.address), "standby" if live else "active"
-        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both, role=role)
+        )
         await until_block(node, 39)
         assert len(slow.asked) == 1
         assert 0 < honest.asked[0][0] < 39, "what has come whole is kept"
@@ -71,28 +71,25 @@ async def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_fo
     assert " s in which it was waited for, and another peer has block 39" in str(dropped["reason"])
 
 
-async def test_a_peer_that_crawls_is_kept_where_no_other_has_its_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
-    monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
-
+async def test_a_peer_that_crawls_is_kept_where_no_other_has_its_blocks(tmp_path: Path) -> None:
+    limits = ClusterLimits(peer_block_stalls=0.1, peer_pace_share_min=20.0)
     async with AsyncExitStack() as stack:
         slow = await stack.enter_async_context(fake_peer(BLOCKS[:10], crawls))
         other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
         both = peers(slow.address, other.address)
-        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both)
+        )
         await until_block(node, 9)
         assert len(slow.asked) == 1
 
 
 async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_others_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.5)
-    monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
-    for module in (peer_stream, following):
-        monkeypatch.setattr(module, "PEER_POLL_SECONDS", 0.05)
+    limits = ClusterLimits(
+        peer_block_stalls=0.5, peer_pace_share_min=20.0, peer_poll_seconds=0.05, peer_mute_seconds=0.05
+    )
 
     async def lies_and_crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
         peer.last = start - 1 if start else None
@@ -107,7 +104,9 @@ async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_w
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         settings = SETTINGS | {"catchup_stall_seconds": 1.0}
         both = peers(liar.address, honest.address)
-        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **settings, peers=both, role="standby")
+        )
         await until_block(node, 39)
         assert liar.asked
         assert honest.asked[0][0] < 35
@@ -116,8 +115,8 @@ async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_w
 async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patience with one grew with what others had cost: 30 s, a minute, two..., an hour for eight."""
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.05)
+    """The patience with one peer must not grow with the time that others cost."""
+    limits = ClusterLimits(peer_block_stalls=0.05)
     patience: list[float] = []
 
     def opened(*arguments: Any, block_seconds: float, **more: Any) -> PeerStream:
@@ -130,16 +129,18 @@ async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
         dripping = [await stack.enter_async_context(fake_peer(BLOCKS, drips)) for _ in range(6)]
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         every = peers(*(peer.address for peer in (*dripping, honest)))
-        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=every))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=every)
+        )
         await until_block(node, 39)
     assert patience == [0.25] * 7
 
 
 async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """Each time, a standby left the honest peer for it, and blocks waited until it had stalled."""
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.05)
+    """A standby must not leave the honest peer for it each time."""
+    limits = ClusterLimits(peer_poll_seconds=0.05)
     settings = SETTINGS | {"catchup_stall_seconds": 0.4, "catchup_backoff_seconds": 0.02}
 
     async def honest_and_live(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -152,7 +153,9 @@ async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to
         liar = await stack.enter_async_context(fake_peer(BLOCKS, silent))
         liar.last = (1 << 63) - 1
         both = peers(honest.address, liar.address)
-        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **settings, peers=both, role="standby")
+        )
         await until_block(node, 39)
         await until(lambda: bool(liar.asked))
         begun_at = asyncio.get_running_loop().time()
@@ -163,11 +166,10 @@ async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to
 
 
 async def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> None:
-    """It stands in the reasons of /readyz, which has one a line."""
+    """It appears in the reasons of /readyz, one a line."""
 
     class Talkative(FakePeer):
         async def serverStatus(self, request: Any, context: Any) -> Any:
-            """Refuse at length."""
             await context.abort(grpc.StatusCode.INTERNAL, "no\nready\n\x1b[2J" + "x" * 6_000)
 
     server = aio.server()
@@ -187,7 +189,7 @@ async def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Pat
 
 
 async def beyond(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send a block that nobody asked for."""
+    """Send an unrequested block."""
     yield items_of(*make_blocks(41)[40].items)
     yield end_of(40)
     await asyncio.Event().wait()
@@ -201,7 +203,7 @@ async def again(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]
 
 
 async def without_end(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send items of one block for ever, as fast as they go."""
+    """Send items of one block for ever, at full speed."""
     yield items_of(peer.blocks[min(start, 39)].items[0])
     while True:
         yield items_of(*[field_item(4, b"x" * 65_536)] * 16)
@@ -215,12 +217,12 @@ async def many_small(peer: FakePeer, start: int, end: int) -> AsyncIterator[Resp
 
 
 async def huge(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send an item that is longer than any may be."""
+    """Send an item that is too long."""
     yield items_of(peer.blocks[min(start, 39)].items[0], field_item(4, bytes(140_000_000)))
 
 
 async def deep(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send a header that is nested without end, and an item of such."""
+    """Send an endlessly nested header and item."""
     item = b""
     for _ in range(20_000):
         item = field_item(1, item)[-60_000:]
@@ -229,13 +231,13 @@ async def deep(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
 
 
 async def only_empty(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send sets without an item."""
+    """Send empty sets."""
     while True:
         yield items_of()
 
 
 async def ends_at_once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Say again and again that all is well."""
+    """Report success twice."""
     yield Response(status=Code.SUCCESS)
     yield Response(status=Code.SUCCESS)
 
@@ -256,11 +258,8 @@ ROGUES: tuple[Script, ...] = (
 
 
 @pytest.mark.parametrize("role", ["active", "standby"])
-async def test_all_rogues_at_once_beside_one_honest_peer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
-) -> None:
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.5)
-    monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
+async def test_all_rogues_at_once_beside_one_honest_peer(tmp_path: Path, role: str) -> None:
+    limits = ClusterLimits(peer_block_stalls=0.5, peer_pace_share_min=20.0)
     settings = SETTINGS | {"catchup_stall_seconds": 0.5, "catchup_backoff_seconds": 0.1}
 
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -272,9 +271,11 @@ async def test_all_rogues_at_once_beside_one_honest_peer(
         mute.is_mute = True
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         every = peers(*(peer.address for peer in (*rogues, mute, honest)))
-        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **settings, peers=every, role=role)
+        )
         async with asyncio.timeout(150):
             while (node.store.last_number or 0) < 39:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    # One message of the longest that may come, as gRPC and Python have it, and blocks in flight.
+    # One message of the greatest length, in gRPC and in Python, and blocks in flight.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 1_500_000

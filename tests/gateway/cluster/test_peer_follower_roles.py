@@ -1,4 +1,4 @@
-"""Whom a standby follows when its peer is a standby, too, or hangs: over real gRPC."""
+"""Which peer a standby follows if its own is a standby, too, or hangs: over real gRPC."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.addresses import parse_address
-from sluice.gateway.cluster import peer_follower as following
-from sluice.gateway.cluster import peer_stream
+from sluice.gateway.cluster.limits import ClusterLimits
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.store.test_block_store import logged
@@ -20,18 +19,14 @@ from tests.nodes import running_node, wire_to
 from tests.serving import free_port
 
 SLOW = FAST | {"catchup_stall_seconds": 40.0}
-"""No peer is left for its silence within the time of a test, but for a quarter of it."""
+"""Only a quarter of this silence fits into a test."""
 
-
-@pytest.fixture(autouse=True)
-def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask peers ten times as often as in earnest; none is taken for one that hangs, however slow it is."""
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.1)
-    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 60.0)
+LIMITS = ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=60.0)
+"""Peers are asked ten times as often as in production, and none counts as mute, however slow it is."""
 
 
 async def endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send what there is, and what there will be."""
+    """Send all present and future blocks."""
     while True:
         for block in peer.blocks[start:]:
             for response in whole(block):
@@ -41,7 +36,7 @@ async def endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Respons
 
 
 async def hangs_in_a_block(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send the first half of the last block, and nothing any more."""
+    """Send the first half of the last block, then nothing."""
     for response in whole(*peer.blocks[start:-1]):
         yield response
     yield items_of(*peer.blocks[-1].items[:4])
@@ -49,21 +44,21 @@ async def hangs_in_a_block(peer: FakePeer, start: int, end: int) -> AsyncIterato
 
 
 async def two_halves(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send the last block in two halves, the second when the follower knows whom it will go to."""
+    """Send the last block in two halves, the second when the follower knows its next peer."""
     for response in whole(*peer.blocks[start:-1]):
         yield response
     last = peer.blocks[-1]
     yield items_of(*last.items[:4])
     await until(lambda: peer.role != "")
     asked_count = peer.status_count
-    await until(lambda: peer.status_count >= asked_count + 3)  # the role is asked for with it
+    await until(lambda: peer.status_count >= asked_count + 3)  # the status includes the role
     yield items_of(*last.items[4:])
     yield end_of(last.number)
     await asyncio.Event().wait()
 
 
 def has_role(peer: FakePeer, role: str) -> FakePeer:
-    """The peer, which says that it is this."""
+    """Give the peer a role."""
     peer.role = role
     return peer
 
@@ -71,13 +66,13 @@ def has_role(peer: FakePeer, role: str) -> FakePeer:
 async def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three nodes, after some failovers: the third one went on following the first, a standby by then."""
+    """After some failovers among three nodes, the third one may follow a standby."""
 
     caplog.set_level(logging.INFO)
     async with AsyncExitStack() as stack:
         standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
         active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address, active.address])
         await until(lambda: 2 in node.conductor.arbiter.blocks)
         has_role(standby, "standby")
@@ -91,7 +86,7 @@ async def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
 
 @pytest.mark.parametrize("first_role", ["active", "standby", "draining", ""])
 async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first_role: str) -> None:
-    """Two active ones; an active one that is behind; one that drains; a node that is not Sluice."""
+    """Two active peers; an active one that is behind; one that drains; another kind of block node."""
 
     async with AsyncExitStack() as stack:
         first = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), first_role)
@@ -100,7 +95,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
         active = has_role(await stack.enter_async_context(fake_peer(other_blocks, endless)), "active")
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         nonsense = await stack.enter_async_context(nonsense_peer())
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([first.address, active.address, standby.address, nonsense])
         await until(lambda: first.status_count >= 4)
         assert node.following.followed == first.address
@@ -113,7 +108,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
 async def test_a_chain_of_standbys_goes_on_where_no_other_peer_is_known(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address])
         await until_block(node, 2)
         await until(lambda: standby.status_count >= 3)
@@ -126,7 +121,7 @@ async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(t
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
         foreign = has_role(await stack.enter_async_context(fake_peer(STRANGE[:9], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
         node.following.follow([standby.address, foreign.address])
         await until_block(node, 2)
         await until(lambda: bool(foreign.asked))
@@ -138,17 +133,17 @@ async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(t
 
 
 async def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_count_as_stalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three nodes: one standby hung, and the active one had no acknowledgement from the other for 16 s."""
-    monkeypatch.setattr(following, "PEER_POLL_SECONDS", 0.1)
+    """If one standby hangs, the other must soon acknowledge to the active node."""
+    limits = ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=0.1)
 
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
         hung = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], hangs_in_a_block)), "active")
         ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         node = await stack.enter_async_context(
-            running_node(tmp_path, **FAST | {"catchup_stall_seconds": 12.0})
+            running_node(tmp_path, cluster_limits=limits, **FAST | {"catchup_stall_seconds": 12.0})
         )
         node.following.follow([hung.address, ahead.address])
         await until_block(node, 1)
@@ -162,18 +157,20 @@ async def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_w
 
 
 async def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path: Path) -> None:
-    """Found by chaos, seeds 2 and 3: each was the first that the other could reach."""
+    """Each is the first peer that the other can reach."""
 
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
-        other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
+        one = await stack.enter_async_context(running_node(tmp_path / "b", cluster_limits=LIMITS, **FAST))
+        other = await stack.enter_async_context(running_node(tmp_path / "c", cluster_limits=LIMITS, **FAST))
         active = f"127.0.0.1:{free_port()}"
         for node, peer in ((one, other), (other, one)):
             node.following.follow([active, str(peer.grpc_address)])
         await until(lambda: one.following.followed == str(other.grpc_address))
         await until(lambda: other.following.followed == str(one.grpc_address))
         settings = {"grpc_address": parse_address(active)}
-        node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+        node = await stack.enter_async_context(
+            running_node(tmp_path / "a", cluster_limits=LIMITS, **settings)
+        )
         wire = await stack.enter_async_context(wire_to(node))
         publisher = await wire.publisher()
         await publisher.block(*BLOCKS[:5])

@@ -1,4 +1,4 @@
-"""Peers that send a little, again and again: one holds no node for ever that another has the block of."""
+"""Peers that send a little again and again: none holds a node for ever if another peer has the block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.blocks.items import field_item
-from sluice.gateway.cluster import peer_follower as following
 from sluice.gateway.cluster.catch_up import Range
-from sluice.gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX
+from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX, block_seconds
 from sluice.gateway.cluster.peer_stream import PeerStream
 from sluice.gateway.transport.channels import open_channel
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
@@ -23,12 +23,12 @@ from tests.nodes import make_blocks, running_node
 
 BLOCKS = make_blocks(8)
 BLOCK_SECONDS = 1_000.0
-# A peer that is silent for so long has stalled: a dripping one never is, however busy the machine.
+# Only a silent peer stalls after this time; a dripping one never does, however busy the machine.
 SETTINGS = {"catchup_backoff_seconds": 30.0, "catchup_stall_seconds": 5.0}
 
 
 async def drips(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
-    """Send two blocks, and of the third one a small item at a time without end."""
+    """Send two blocks, then small items of the third without end."""
     for response in whole(*BLOCKS[start:2]):
         yield response
     yield items_of(BLOCKS[2].items[0])
@@ -38,25 +38,26 @@ async def drips(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]
 
 
 def test_a_block_has_twice_the_time_with_each_attempt_in_vain_up_to_two_hours() -> None:
-    assert [following._block_seconds(10.0, count) for count in (0, 1, 2)] == [30.0, 60.0, 120.0]
-    longest = following._block_seconds(10.0, PEER_BLOCK_DOUBLINGS_MAX)
-    assert longest == following._block_seconds(10.0, PEER_BLOCK_DOUBLINGS_MAX + 1) == 7_680.0
+    assert [block_seconds(30.0, count) for count in (0, 1, 2)] == [30.0, 60.0, 120.0]
+    longest = block_seconds(30.0, PEER_BLOCK_DOUBLINGS_MAX)
+    assert longest == block_seconds(30.0, PEER_BLOCK_DOUBLINGS_MAX + 1) == 7_680.0
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["catching up", "standby"])
 async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, live: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
-    """It was never silent, so that a node waited for it as long as it liked, and said that it was ready."""
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
-
+    """It is never silent, and the node must not wait for it as if all were well."""
+    limits = ClusterLimits(peer_block_stalls=0.1)
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
         dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         both = peers(dripping.address, honest.address)
         role = "standby" if live else "active"
-        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both, role=role)
+        )
         await until_block(node, 7)
         assert [start for start, _ in dripping.asked] == [0]
         assert honest.asked[0][0] == 2, "what has come whole is kept"
@@ -67,16 +68,17 @@ async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
 
 
 async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_and_the_node_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """A large block over a slow line would never come, if it were begun again and again."""
-    monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
-
+    """A large block over a slow line would never arrive if each attempt began anew."""
+    limits = ClusterLimits(peer_block_stalls=0.1)
     async with AsyncExitStack() as stack:
         dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
         other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
         both = peers(dripping.address, other.address)
-        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
+        node = await stack.enter_async_context(
+            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both)
+        )
         await until(lambda: node.following.problem is not None)
         problem = f"the node does not come closer to its peers: {dripping.address}: block 2 was waited for "
         assert str(node.following.problem).startswith(problem)
@@ -87,7 +89,7 @@ async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_
 
 
 async def test_only_the_time_within_a_block_counts_not_that_before_its_header(tmp_path: Path) -> None:
-    """On a quiet network the next block is long in coming, and is no slower for it."""
+    """On a quiet network the next header may take long."""
     begun = asyncio.Event()
 
     async def pauses(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -117,7 +119,7 @@ async def test_only_the_time_within_a_block_counts_not_that_before_its_header(tm
 
         await waits_for(1, 0)
         assert stream._heard_at is not None
-        stream._heard_at -= 2 * BLOCK_SECONDS  # as if it had waited so long
+        stream._heard_at -= 2 * BLOCK_SECONDS  # pretend that much waiting
         assert stream.slowness is None
         begun.set()
         await waits_for(1, 3)

@@ -1,4 +1,4 @@
-"""One attempt with one peer: what the race answers. `test_peer_follower` has the attempts themselves."""
+"""One attempt with one peer: the race's answers. `test_peer_follower` tests the attempts themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from grpc import aio
 from sluice.gateway.blocks import item_set
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, field_item
-from sluice.gateway.cluster import peer_stream
 from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
 from sluice.gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
 from sluice.gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
@@ -55,7 +54,8 @@ def test_every_end_of_a_stream_has_a_meaning() -> None:
 async def attempt(
     tmp_path: Path, begun: int, plan: Range, *sent: int
 ) -> tuple[AttemptOutcome, str, int | None]:
-    """Have a node that holds `begun` blocks take the blocks `sent`; how that ended, and the node's last."""
+    """Offer the blocks `sent` to a node that has `begun` blocks; return the ending and the node's last
+    block."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(
             fake_peer(BLOCKS, says(*whole(*[BLOCKS[number] for number in sent])))
@@ -81,23 +81,22 @@ async def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path
 
 
 async def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """Three nodes: where all connections broke, two standbys had nothing for 10 s but each other."""
+    """After all connections broke, two standbys must not wait for each other."""
     stall_seconds = 400.0
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.01)  # between two looks
 
     async with AsyncExitStack() as stack:
         level = await stack.enter_async_context(fake_peer([], silent))
         node = await stack.enter_async_context(running_node(tmp_path))
         channel = await stack.enter_async_context(open_channel(level.address))
-        stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
+        stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds, poll_seconds=0.01)
         stream.known_elsewhere = 7
         running = asyncio.ensure_future(stream.run(channel, None))
         async with asyncio.timeout(ANSWER_SECONDS):
             while stream._heard_at is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-            stream._heard_at -= stall_seconds / 4  # as if that time had gone by
+            stream._heard_at -= stall_seconds / 4  # pretend that time has passed
             ending = await running
         assert ending == (AttemptOutcome.OUTRUN, "another peer has block 7")
 
@@ -132,9 +131,9 @@ async def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: P
 
 
 async def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> None:
-    """Over a slow line a standby held the block without it, and had other bytes than its active node."""
+    """Otherwise a standby stores the block without it, with other bytes than its active node."""
     proof_idle_ms = 20
-    proof = field_item(ItemKind.BLOCK_PROOF, b"\x3a\x05later")  # of a kind to come, field 7
+    proof = field_item(ItemKind.BLOCK_PROOF, b"\x3a\x05later")  # a future kind, field 7
 
     async def script(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
         yield items_of(*BLOCKS[0].items)
@@ -170,7 +169,7 @@ async def test_a_message_of_many_items_waits_for_a_turn(
         await take(self)
 
     monkeypatch.setattr(LoopSlots, "take", counted)
-    monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
+    monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no slot
     assert (len(block.items) >= SLOT_ITEMS_MIN) == waits
 
     async with AsyncExitStack() as stack:
@@ -273,9 +272,8 @@ async def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(
 
 @pytest.mark.parametrize("failures_count", [PEER_POLL_FAILURES_MAX - 1, PEER_POLL_FAILURES_MAX])
 def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_questions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures_count: int
+    tmp_path: Path, failures_count: int
 ) -> None:
-    monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0)
     asked = 0
 
     async def poll() -> None:
@@ -286,11 +284,12 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
                 grpc.StatusCode.DEADLINE_EXCEEDED, aio.Metadata(), aio.Metadata(), details="too late"
             )
         if asked > 3 * PEER_POLL_FAILURES_MAX:
-            raise EOFError  # it is asked on and on
+            raise EOFError  # the questions go on
 
     async def scenario() -> tuple[AttemptOutcome, str]:
         async with running_node(tmp_path) as node:
-            return await PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS)._poll(poll)
+            stream = PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS, poll_seconds=0)
+            return await stream._poll(poll)
 
     if failures_count < PEER_POLL_FAILURES_MAX:
         with pytest.raises(EOFError):
@@ -303,7 +302,7 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
 async def test_a_peer_whose_status_does_not_parse_is_left_for_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Asked in passing, by a node that publishers have left, it ended all following of peers for good."""
+    """It must not end all following of peers."""
 
     caplog.set_level(logging.WARNING)
     async with AsyncExitStack() as stack:
@@ -336,7 +335,7 @@ async def test_a_peer_whose_status_does_not_parse_is_left_for_another(
 async def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_off(
     tmp_path: Path, sent: list[int], status: int | None, known_last: int | None, expected: AttemptOutcome
 ) -> None:
-    """Live subscribers hear ERROR when the last publisher of a peer leaves with an error: not its fault."""
+    """Live subscribers get ERROR when a peer's last publisher leaves with an error."""
     responses = whole(*[BLOCKS[number] for number in sent])
     if status is not None:
         responses.append(Response(status=status))  # type: ignore[arg-type]
@@ -349,7 +348,7 @@ async def test_a_peer_that_ends_a_stream_within_a_block_has_broken_off(tmp_path:
 
 
 async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: int | None) -> AttemptOutcome:
-    """What it means that a peer with this last block sends these to one that follows it."""
+    """Return the ending when a peer with this last block sends these to its follower."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))
         node = await stack.enter_async_context(running_node(tmp_path))
@@ -363,7 +362,7 @@ async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: i
 async def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again soon, not after the rest of a liar."""
+    """It is tried again soon, not after a liar's backoff."""
     unchecked = Block(2, (*BLOCKS[2].items[:-1], proof_item(2, bytes(2920))))
 
     async def once(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -371,7 +370,7 @@ async def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
         async for response in script(peer, start, end):
             yield response
         if script is not honest:
-            await asyncio.sleep(ANSWER_SECONDS)  # until the node has looked at the proof
+            await asyncio.sleep(ANSWER_SECONDS)  # until the node has checked the proof
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Tests of `gateway.cluster.role_keeper`: doors, files and following, in order, on a real ledger."""
+"""Tests of `gateway.cluster.role_keeper`: publishers, files and following on a real block store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ SENT_ELSEWHERE = "end SUCCESS last None about 0"
 
 
 class FakeFollowing:
-    """Writes down whom to follow."""
+    """Records whom to follow."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
         """`catch up` or `follow` with the addresses, or `stop`."""
         self._runs = False
         self.said: dict[str, NodeAnswer] = {}
-        """What other nodes say."""
 
     async def said_by(self, address: str) -> NodeAnswer:
         return self.said.get(address, NodeAnswer())
@@ -233,7 +232,7 @@ def test_a_node_that_is_remembered_as_active_too_late_is_a_standby_again(
             activating = asyncio.ensure_future(keeper.activate(0.05))
             await shut.reached()
             await asyncio.sleep(0.06)
-            if is_refused:  # what is to be written when that is
+            if is_refused:  # the role to write at that time
                 real, records = write_role, []
 
                 def refuse_once(data_dir: Path, record: RoleRecord) -> None:
@@ -273,7 +272,7 @@ def test_an_activation_that_waited_too_long_for_another_change_writes_nothing(tm
 
 
 def test_a_drained_node_is_not_drained_for_another_successor(tmp_path: Path) -> None:
-    """It would have two, and both active."""
+    """Both would be active."""
 
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage)
@@ -294,7 +293,7 @@ def test_one_that_is_drained_anew_as_its_hold_runs_out_stays_so(tmp_path: Path) 
         await keeper.drain(30, PEER)
         resuming = asyncio.ensure_future(keeper.resume())
         draining = asyncio.ensure_future(keeper.drain(30, OTHER))
-        await asyncio.sleep(0)  # both are before what the end of the hold does, in the same round
+        await asyncio.sleep(0)  # both precede the end of the lease, in the same iteration
         keeper._on_lease_ended()
         await asyncio.gather(resuming, draining)
         assert keeper._resuming is not None
@@ -308,7 +307,7 @@ def test_one_that_is_drained_anew_as_its_hold_runs_out_stays_so(tmp_path: Path) 
 def test_a_drain_that_the_end_of_the_node_comes_upon_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the node is killed then: it must not come back beside its successor."""
+    """A killed node must not come back beside its successor."""
 
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
@@ -461,7 +460,7 @@ def test_a_resume_does_not_wait_for_the_blocks_that_a_drain_waits_for(
         await alice.expect("ack 0")
         alice.block(BLOCKS[1])
         await alice.expect("ack 1")
-        await keeper.drain(30, PEER)  # the next one is not called back
+        await keeper.drain(30, PEER)  # the next drain is not ended early
         assert keeper.phase is Phase.DRAINED
         await keeper.close()
 
@@ -471,7 +470,7 @@ def test_a_resume_does_not_wait_for_the_blocks_that_a_drain_waits_for(
 def test_a_resume_of_another_drain_does_not_call_back_the_one_that_waits_for_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two failovers at once: Ctrl-C on the second, whose drain waited for the first one's, undid that."""
+    """Ctrl-C on a second failover must not undo the first one's drain."""
 
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage, drain_seconds=3600)
@@ -585,7 +584,7 @@ def test_a_disk_that_refuses_leaves_what_was_remembered(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_the_folder_leaves_what_was_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: RoleRecord | None
 ) -> None:
-    """The last step: the new file is in its place by then, and a restart would find it."""
+    """At this last step the new file is in place, and a restart would find it."""
     if before is not None:
         write_role(tmp_path, before)
     flush = os.fsync

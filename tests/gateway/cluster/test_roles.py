@@ -1,4 +1,4 @@
-"""Tests of `gateway.cluster.roles`: the table, cell by cell, and what is remembered in each phase."""
+"""Tests of `gateway.cluster.roles`: the table, cell by cell, and the record in each phase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEER = "192.0.2.7:40840"
 
 
 def state_in(phase: Phase) -> RoleState:
-    """A role that has come to the phase by its own way."""
+    """Return a role that reached the phase in the normal way."""
     state = RoleState(RoleRecord("standby", PEER) if phase is Phase.STANDBY else RoleRecord("active"))
     if phase in (Phase.DRAINING, Phase.DRAINED):
         state.take(RoleEvent.DRAIN, PEER)

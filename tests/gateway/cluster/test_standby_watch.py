@@ -1,4 +1,4 @@
-"""A real active node, and standbys of which there is nothing but their level: what waits, and until when."""
+"""A real active node, and standbys that have only a durable height: what waits, and until when."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from grpc import aio
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
-from sluice.gateway.cluster import standby_watch
-from sluice.gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
+from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.pipeline import replication_quorum as standby_gate_module
 from sluice.gateway.services import height_service as height_service_module
@@ -30,26 +29,27 @@ from tests.serving import free_port
 
 
 @asynccontextmanager
-async def active(tmp_path: Path, *peers: str, least: int = 1, **changes: Any) -> AsyncIterator[Node]:
-    """An active node that waits for these."""
+async def active(
+    tmp_path: Path, *peers: str, least: int = 1, limits: ClusterLimits = CLUSTER_LIMITS, **changes: Any
+) -> AsyncIterator[Node]:
+    """An active node whose acknowledgements wait for these peers."""
     addresses = tuple(parse_address(peer) for peer in peers)
     settings = {"peers": addresses, "commit_min_standbys": least, "shutdown_grace_seconds": 0.2}
-    async with running_node(tmp_path / "a", **(settings | changes)) as node:
+    async with running_node(tmp_path / "a", cluster_limits=limits, **(settings | changes)) as node:
         yield node
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 def state_of(node: Node, address: str) -> str:
-    """What the node knows of a standby, in words."""
-    gate = node.conductor.acknowledging.quorum
-    assert gate is not None
-    return dict(gate.states())[address]
+    """Return a standby's state at the node, in words."""
+    quorum = node.conductor.acknowledging.quorum
+    assert quorum is not None
+    return dict(quorum.states())[address]
 
 
 async def publisher_that_stored(node: Node, wire: Wire, *blocks: Block) -> Publisher:
@@ -95,7 +95,7 @@ async def test_two_standbys_are_two_nodes_and_not_two_addresses(tmp_path: Path) 
 
 
 async def test_a_standby_that_another_address_has_left_still_counts(tmp_path: Path) -> None:
-    """An address moves from one standby to the other: the first one was forgotten, with its stream open."""
+    """An address moves from one standby to the other, and the first one's stream stays open."""
     port = free_port()
     vip = f"127.0.0.1:{port}"
 
@@ -136,7 +136,7 @@ async def test_a_standby_that_goes_away_is_awaited_and_found_again(
         await until(lambda: "does not report" in state_of(a, address))
         await alice.block(BLOCKS[1])
         await until(lambda: a.conductor.acknowledging.awaiting == (1, 1))
-        # Another disk in the place of the first one: it counts when it has block 1, and that is said.
+        # A new disk replaces the first: the standby counts when it has block 1, and the node says so.
         async with told(tmp_path / "b2", port=port, instance="second") as b:
             await until(lambda: state_of(a, address) == "has no block")
             assert a.conductor.acknowledging.awaiting == (1, 1)
@@ -170,7 +170,7 @@ async def test_a_standby_with_another_chain_does_not_count_and_is_shown(
 async def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """With one root hash kept in memory, the others are read from the stream."""
+    """With one root hash in memory, the node reads the others from the stream."""
     monkeypatch.setattr(standby_gate_module, "OWN_ROOTS_KEPT", kept)
 
     async with told(tmp_path / "b") as b:
@@ -195,7 +195,7 @@ async def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_
 
 
 async def refusal(wire: Wire) -> str:
-    """Open a publish stream that is refused with UNAVAILABLE; give the reason."""
+    """Open a publish stream, expect UNAVAILABLE, and return the reason."""
     stub = publish_pb2_grpc.BlockStreamPublishServiceStub(wire.channel())
     publisher = Publisher(stub.publishBlockStream())
     with pytest.raises(aio.AioRpcError) as caught:
@@ -205,7 +205,7 @@ async def refusal(wire: Wire) -> str:
 
 
 async def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_path: Path) -> None:
-    """It has more than this node: by its last block alone nothing could be said of what is here."""
+    """Its last block alone says nothing about this node's blocks."""
 
     async with told(tmp_path / "b") as b:
         async with active(tmp_path, b.address) as a, wire_to(a) as wire:
@@ -221,7 +221,7 @@ async def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for
 async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream ends while the question is open, and the connection is closed: gRPC cancels what it has."""
+    """The stream ends while the question is open, and gRPC cancels the call with its connection."""
     level_at, asked = height_service_module.HeightService._level_at, []
 
     async def hang_at_first(
@@ -238,13 +238,13 @@ async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
         return await level_at(service, request, context)
 
     monkeypatch.setattr(height_service_module.HeightService, "_level_at", hang_at_first)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.05)
+    limits = ClusterLimits(standby_retry_seconds=0.05)
 
     async with told(tmp_path / "b") as b:
         async with active(tmp_path, b.address) as a, wire_to(a) as wire:
             await publisher_that_stored(a, wire, *BLOCKS[:3])
         b.store(*range(10))
-        async with active(tmp_path, b.address) as a:
+        async with active(tmp_path, b.address, limits=limits) as a:
             await until(lambda: not a.reporter.readiness())
             assert asked[:2] == [2, 2]
 
@@ -262,7 +262,7 @@ async def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(
 async def test_an_address_that_leads_to_the_node_itself_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through something in between, which only shows in what answers there."""
+    """A proxy may hide it; only the answering process shows it."""
     monkeypatch.setattr("secrets.token_hex", lambda _: "myself")
 
     async with (
@@ -336,27 +336,24 @@ async def test_a_report_that_does_not_parse_is_no_error_of_ours(
 async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was not read to its end once stayed until garbage was looked for, one for each attempt."""
+    """An unread stream must not live until the next garbage collection."""
     attempts = [0]
 
     async def nonsense(service: height_service_module.HeightService, request: bytes, context: Any) -> None:
         attempts[0] += 1
-        for _ in range(20):  # of which the first ends the attempt
+        for _ in range(20):  # the first ends the attempt
             await context.write(standby_pb2.Level(block_number=3, root_hash=b"short", instance="b"))
         await asyncio.Event().wait()
 
     monkeypatch.setattr(height_service_module.HeightService, "_watch", nonsense)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.01)
+    limits = ClusterLimits(standby_retry_seconds=0.01, standby_retry_seconds_max=0.01)
 
     async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address):
+        async with told(tmp_path / "b") as b, active(tmp_path, b.address, limits=limits):
             await until(lambda: attempts[0] >= 5)
             before = socket_count()
             await until(lambda: attempts[0] >= 35)
-            await until(
-                lambda: socket_count() < before + 10
-            )  # there are more and more that stay, if any does
+            await until(lambda: socket_count() < before + 10)  # leaked ones would add up
 
     gc.disable()
     try:
@@ -366,7 +363,7 @@ async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
 
 
 def socket_count() -> int:
-    """How many sockets this process has open."""
+    """Count this process's open sockets."""
     count = 0
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the folder itself, as it was read
@@ -376,7 +373,7 @@ def socket_count() -> int:
 
 @pytest.mark.parametrize("trusted", [False, True])
 async def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool) -> None:
-    """As peers are: with catchup.tls_*. A server of another authority is nobody's standby."""
+    """With catchup.tls_*, as peers are. A server of another authority is no standby."""
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     server, client = authority.issue("node"), authority.issue("active")
     serving = {
@@ -442,23 +439,21 @@ async def test_a_level_that_is_not_read_costs_one_message(tmp_path: Path) -> Non
         assert levels == sorted(set(levels))
 
 
-async def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
+async def test_the_backoffs_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.005)  # seconds otherwise
-    rests: list[float] = []
+    limits = ClusterLimits(standby_retry_seconds=0.001, standby_retry_seconds_max=0.005)
+    backoffs: list[float] = []
     sleep = asyncio.sleep
 
     async def noted(seconds: float, *_: object) -> None:
-        rests.append(seconds)
+        backoffs.append(seconds)
         await sleep(seconds)
 
-    async with active(tmp_path, f"127.0.0.1:{free_port()}"):
+    async with active(tmp_path, f"127.0.0.1:{free_port()}", limits=limits):
         monkeypatch.setattr(asyncio, "sleep", noted)
-        await until(lambda: rests.count(0.005) >= 2)
+        await until(lambda: backoffs.count(0.005) >= 2)
         monkeypatch.setattr(asyncio, "sleep", sleep)
-    grown = [seconds for seconds in rests if seconds in (0.001, 0.004, 0.005)]
+    grown = [seconds for seconds in backoffs if seconds in (0.001, 0.004, 0.005)]
     assert grown[-2:] == [0.005, 0.005]
-    assert max(seconds for seconds in rests if seconds < 0.01) == 0.005
-    assert STANDBY_RETRY_SECONDS < STANDBY_RETRY_SECONDS_MAX
+    assert max(seconds for seconds in backoffs if seconds < 0.01) == 0.005

@@ -1,4 +1,4 @@
-"""Rogues among the standbys of an active node, over real gRPC: blocks are acknowledged by an honest one."""
+"""Rogue standbys over real gRPC: an honest one still confirms the blocks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ Level = standby_pb2.Level
 
 
 def level(number: int, root_hash: bytes = bytes(48), instance: str = "rogue") -> Level:
-    """A report."""
     return Level(block_number=number, root_hash=root_hash, instance=instance)
 
 
 @asynccontextmanager
 async def rogue(reports: Callable[[], Iterator[Level]], *, hangs: bool = False) -> AsyncIterator[str]:
-    """The address of a standby that reports what it likes, as fast as it goes, and then nothing more."""
+    """Yield the address of a standby that sends these reports at full speed, then nothing."""
 
     async def watch(request: bytes, context: Any) -> AsyncIterator[bytes]:
         for report in reports():
@@ -62,7 +61,7 @@ async def rogue(reports: Callable[[], Iterator[Level]], *, hangs: bool = False) 
 
 
 async def follow(node: Node, standby: Told) -> None:
-    """Have an honest standby store what the node has stored."""
+    """Make an honest standby store the node's blocks."""
     while True:
         have = -1 if standby.block_store.last_number is None else standby.block_store.last_number
         if (node.store.last_number or 0) > have or (have == -1 and node.store.last_number == 0):
@@ -71,31 +70,31 @@ async def follow(node: Node, standby: Told) -> None:
 
 
 def changes_its_name() -> Iterator[Level]:
-    """Be the honest standby, and somebody else, in turn."""
+    """Alternate between the honest standby's name and another."""
     for name in itertools.cycle(("honest", "rogue")):
         yield level(0, ROOTS[0], name)
 
 
 def goes_back() -> Iterator[Level]:
-    """Lose a block and have it again."""
+    """Lose a block, then have it again."""
     for number in itertools.cycle((1, 0)):
         yield level(number, ROOTS[number])
 
 
 def floods() -> Iterator[Level]:
-    """Report the same again and again."""
+    """Repeat one report."""
     while True:
         yield level(0, ROOTS[0])
 
 
 def reports_what_nobody_has() -> Iterator[Level]:
-    """Be ahead of everybody, further each time."""
+    """Be further ahead each time."""
     for number in itertools.count(1 << 40):
         yield level(number)
 
 
 def has_a_long_name() -> Iterator[Level]:
-    """Have a name of a megabyte, another one each time."""
+    """Have a new name of a megabyte each time."""
     for number in itertools.count():
         yield level(0, ROOTS[0], f"{number}" + "x" * 1_000_000)
 
@@ -132,7 +131,7 @@ async def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
     waits = sorted(await main())
     assert waits[len(waits) // 2] < 1.0, waits
     assert waits[-1] < 5.0, waits
-    # It is connected to every two seconds.
+    # The node connects to it every two seconds.
     assert len(logged(caplog, "standby")) < 12 + 3 * (time.monotonic() - begun_at)
 
 
@@ -147,7 +146,7 @@ async def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that
             await publisher_that_stored(node, wire, *BLOCKS[:3])
         honest.store(*range(10))
         async with active(tmp_path, address, honest.address) as node, wire_to(node) as wire:
-            async with asyncio.timeout(4):  # it would have five seconds, for each question
+            async with asyncio.timeout(4):  # each question may take five seconds
                 while node.reporter.readiness():  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
                 alice = await wire.publisher("alice")
@@ -158,7 +157,7 @@ async def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that
 async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each was a reading of the disk, and those that were still to be read were kept."""
+    """Each costs a read of the disk, and pending ones must not pile up."""
     monkeypatch.setattr("sluice.gateway.pipeline.replication_quorum.OWN_ROOTS_KEPT", 1)
     looked: list[int] = []
 

@@ -63,12 +63,10 @@ def test_damage_in_a_block(data_dir: Path) -> None:
     result = run("--repair", data_dir)
     assert result.exit_code == 1
     *found, last = result.output.splitlines()
-    assert (
-        found[0] == "fixable     the index is of another stream, or of other entries"
-    )  # as they were before
+    assert found[0] == "fixable     the index is of another stream, or of other entries"  # unchanged
     assert found[1].startswith("damage      entry 0, offset 4096: block 0: ")
     assert last == (
-        "Nothing was repaired: committed bytes are damaged. sluice repair says what can be done; or take the "
+        "Nothing was repaired: committed bytes are damaged. sluice repair shows the choices; or copy the "
         "file from another node."
     )
     assert path.read_bytes() == content
@@ -82,7 +80,7 @@ def test_repair(data_dir: Path) -> None:
     result = run(data_dir)
     assert result.exit_code == 0
     assert result.output.splitlines()[-1] == (
-        "The next opening, a start of the node, puts right what is unfinished. Nothing is lost."
+        "The next start of the node completes the unfinished work. Nothing is lost."
     )
     result = run("--repair", "--json", data_dir)
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""Tests of `gateway.commands.cli`: finding commands, and how each kind of end looks from outside."""
+"""Tests of `gateway.commands.cli`: finding commands, and each kind of end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Bodies = dict[str, Callable[[], object]]
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bodies], None]:
-    """Give a function that puts commands with the given bodies in the place of the installed ones."""
+    """Return a function that installs commands with the given bodies."""
 
     def put(bodies: Bodies) -> None:
         module = types.ModuleType("commands_of_this_test")
@@ -35,7 +35,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bodies], None]:
             setattr(module, name, click.Command(name, callback=body, short_help=f"Run {name}."))
         monkeypatch.setitem(sys.modules, module.__name__, module)
         points = [EntryPoint(name, f"{module.__name__}:{name}", cli.COMMAND_GROUP) for name in bodies]
-        # A module that fails to import for want of Spark, and one that is not there at all.
+        # A module that needs Spark, and one that does not exist.
         points.append(EntryPoint("sparky", "needs_spark:command", cli.COMMAND_GROUP))
         points.append(EntryPoint("gone", "sluice.gateway.commands.gone:command", cli.COMMAND_GROUP))
         monkeypatch.setattr(cli, "_commands", lambda: tuple(points))
@@ -91,7 +91,7 @@ def test_a_command_without_its_extra_says_what_to_install(
 def test_a_protobuf_that_does_not_fit_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # What a generated module does when it is imported, with a version that no runtime has.
+    # A generated module's check on import, with a version that no runtime has.
     code = "from google.protobuf import runtime_version as v\n"
     code += "v.ValidateProtobufRuntimeVersion(v.Domain.PUBLIC, 99, 1, 0, '', 'node.proto')\n"
     (tmp_path / "newer_stubs.py").write_text(code)
@@ -229,7 +229,7 @@ def test_the_installed_command() -> None:
     assert (status, errors) == (0, "")
     for command in ("demo", "generate", "keygen", "publish", "serve"):
         assert f"\n  {command} " in output
-    for words in ((), ("ds",), ("ledger",)):  # each command has a line of its own, which is not cut
+    for words in ((), ("ds",), ("ledger",)):  # each command has its own line, which is not cut
         output = run(*words, "--help")[1]
         assert "..." not in output.partition("Commands:\n")[2]
     status, output, errors = run("--wrong")
@@ -306,7 +306,7 @@ assert os.listdir("/proc/self/fd") == before
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
 def test_nothing_is_opened_where_nothing_is_closed() -> None:
-    """In a process of its own: here gRPC may still be closing what tests before this one have opened."""
+    """In a separate process: here gRPC may still be closing descriptors of earlier tests."""
     done = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -339,11 +339,11 @@ def test_ctrl_c_while_it_imports_is_no_traceback() -> None:
 
 
 def test_it_is_what_is_installed() -> None:
-    """It imports nothing by itself that takes time: so soon, Ctrl-C is taken."""
+    """It imports nothing slow, so it soon handles Ctrl-C."""
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert '\nsluice = "sluice.gateway.commands.start:main"\n' in project
     source = Path(start.__file__).read_text()
     assert [line for line in source.splitlines() if line.startswith(("import ", "from "))] == [
         "from __future__ import annotations",
-        "import os",  # which the interpreter has imported by then
+        "import os",  # already imported by the interpreter
     ]

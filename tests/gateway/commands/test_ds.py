@@ -1,4 +1,4 @@
-"""`sluice ds server` and `relay`: their options and refusals. Processes are in `tests/interop/test_ds.py`."""
+"""`sluice ds server` and `relay`: options and refusals. `tests/interop/test_ds.py` has processes."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_a_server_ends_after_its_operations_and_goes_on_the_next_time(tmp_path: 
 def test_one_that_opens_a_large_file_can_be_stopped(
     tmp_path: Path, words: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page takes a third of a second here; there are twelve."""
+    """Each of the twelve pages takes a third of a second here."""
     path = tmp_path / "d.bin"
     with DataStreamer.open(path, initial_pages=12) as streamer:
         commit(streamer, *[(1, bytes(PAGE_SIZE - 17))] * 12)
-    path.with_suffix(".db").rename(tmp_path / "gone")  # so that all pages are walked
+    path.with_suffix(".db").rename(tmp_path / "gone")  # forces a walk over all pages
     walk, walked = StreamFile.walk, []
 
     def slow(file: StreamFile, page_number: int) -> object:
@@ -87,7 +87,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         said = f"'{option}': {TIME_MAX + 1} is not in the range 0<=x<={TIME_MAX}"
         assert said in capsys.readouterr().err
     assert cli.main([*server, "--port", "0", "--read-only", "--file", f"{path}x"]) == 1
-    assert capsys.readouterr().err == f"sluice: {path}x: there is no such file to serve\n"
+    assert capsys.readouterr().err == f"sluice: {path}x: the file to serve does not exist\n"
     path.write_bytes(b"x")
     assert cli.main([*server, "--port", "0"]) == 1
     assert capsys.readouterr().err == (
@@ -101,7 +101,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_without_a_dot_is_that_of_the_original_with_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It made a new file beside the original's, and the bookmarks of both are in one folder."""
+    """A new file beside the original's would share its folder of bookmarks."""
     with DataStreamer.open(tmp_path / "stream.bin") as streamer:
         streamer.start_atomic_op()
         streamer.add_stream_bookmark(b"mine")

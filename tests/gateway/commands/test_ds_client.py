@@ -122,7 +122,7 @@ QUERIES = [
 
 @contextmanager
 def failing(answer: bytes | None) -> Iterator[str]:
-    """Serve connections that get this answer and a reset at once, or nothing and no end if it is None."""
+    """Serve connections: send this answer and reset, or stay silent if it is None."""
     listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 
@@ -143,7 +143,7 @@ def failing(answer: bytes | None) -> Iterator[str]:
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        listener.shutdown(socket.SHUT_RDWR)  # which wakes the accept
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the accept
         listener.close()
         thread.join(10)
         for client in held:
@@ -152,7 +152,7 @@ def failing(answer: bytes | None) -> Iterator[str]:
 
 @contextmanager
 def resetting(*answers: bytes) -> Iterator[str]:
-    """Answer the commands of one connection, and reset it when the client has had time to take the last."""
+    """Answer the commands of one connection, and reset it after the client has read the last answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

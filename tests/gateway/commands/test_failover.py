@@ -1,4 +1,4 @@
-"""Tests of `sluice failover`: its usage, and what it prints; real nodes fail over in tests/interop."""
+"""Tests of `sluice failover`: usage and output; tests/interop has real failovers."""
 
 from __future__ import annotations
 

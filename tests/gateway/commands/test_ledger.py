@@ -1,4 +1,4 @@
-"""`sluice ledger show`: of files, folders and real nodes."""
+"""`sluice ledger show` on files, folders and real nodes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ SENTINEL = point_bytes(SENTINEL_KEY) + point_bytes(IDENTITY) + bytes(64)
 
 
 def show(*arguments: object) -> Result:
-    """Run the command."""
     return CliRunner().invoke(command, ["show", *map(str, arguments)])
 
 
 def refusal(source: object) -> GatewayError:
-    """Run the command; it fails with an error that the command line prints in one line."""
+    """Run the command, and return its one-line error."""
     result = show(source)
     assert isinstance(result.exception, GatewayError), result.output
     assert result.output == ""
@@ -45,7 +44,7 @@ def refusal(source: object) -> GatewayError:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that has believed and kept what block 0 publishes."""
+    """A node that has trusted and stored block 0's publication."""
     data_dir = tmp_path_factory.mktemp("node")
     store(data_dir, TssChain(NETWORK).blocks(2))
     with node_thread(data_dir, ledger_keys=()) as running:
@@ -71,7 +70,7 @@ def test_a_file_in_text(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes any output for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes any output for a terminal
     lines = show(path).output.splitlines()
     assert [line.split("│")[1:5] for line in lines if "%" in line] == [
         [" 0    ", " 3      ", " 75.00 % ", f" {KEYS[0]} "],

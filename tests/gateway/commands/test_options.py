@@ -1,4 +1,4 @@
-"""The types of parameters and the options that commands share."""
+"""The parameter types and options that commands share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from sluice.publishers.commands import block, publish, subscribe
 @click.option("--out", type=NamedPath(path_type=Path), default=Path("x.key"))
 @click.argument("sources", type=NamedPath(), nargs=-1)
 def paths(out: Path, sources: tuple[str, ...]) -> None:
-    """Say what it was given."""
     click.echo(f"{out!r} {sources}")
 
 
@@ -47,7 +46,7 @@ def test_one_that_is_too_long_is_refused() -> None:
 
 
 def commands_in(command: click.Command) -> Iterator[click.Command]:
-    """Yield a command and all below it."""
+    """Yield a command and its subcommands."""
     yield command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -69,7 +68,6 @@ def test_all_paths_of_all_commands_have_names() -> None:
 @click.command()
 @click.option("--seconds", type=FiniteRange(min=0))
 def number(seconds: float) -> None:
-    """Say what it was given."""
     click.echo(repr(seconds))
 
 
@@ -96,7 +94,6 @@ def test_the_range_holds() -> None:
 @click.command()
 @tls_options
 def connect(tls: ClientTls | None) -> None:
-    """Say what was given."""
     click.echo(repr(tls))
 
 

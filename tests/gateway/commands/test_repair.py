@@ -1,4 +1,4 @@
-"""Tests of `gateway.commands.repair`: what it says of a stream, what each choice does, and kills in it."""
+"""Tests of `gateway.commands.repair`: its report on a stream, each choice, and kills."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: object, answer: str = "") -> Result:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A folder of eight blocks whose header counts five."""
+    """A folder of eight blocks whose header counts only five."""
     folder = tmp_path / "node"
     headers = filled_in_groups(folder, BLOCKS[:5], BLOCKS[5:])
     put_node_header(folder, headers[0])
@@ -103,7 +103,7 @@ def test_the_header_is_right_and_what_is_behind_it_is_kept_elsewhere(data_dir: P
 
 @pytest.mark.parametrize("place", ["number", "root", "item", "link", "chain"])
 def test_a_block_that_is_not_sound_is_not_counted(data_dir: Path, place: str) -> None:
-    """Each behind the header is looked at; the header stays before the first that is not right."""
+    """The header advances only over sound blocks."""
     with DataStreamer.open(data_dir / "datastream.bin", read_only=True) as streamer:
         start = streamer.committed.total_length
     content = bytearray(stream_bytes(data_dir))
@@ -142,7 +142,7 @@ def test_a_block_that_is_not_sound_is_not_counted(data_dir: Path, place: str) ->
 
 
 def test_a_chain_of_later_blocks_beside_a_stream_that_lacks_them(tmp_path: Path) -> None:
-    """An older file came back: there is nothing to count, and nothing to cut."""
+    """An older file came back: nothing to count, nothing to cut."""
     old, new = tmp_path / "old", tmp_path / "new"
     filled(old, BLOCKS[:3])
     filled(new)
@@ -190,7 +190,7 @@ def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
     assert checked.exit_code == 0, checked.output
     assert "unfinished  offset" in checked.output
     assert checked.output.endswith(
-        "The next opening, a start of the node, puts right what is unfinished. Nothing is lost.\n"
+        "The next start of the node completes the unfinished work. Nothing is lost.\n"
     )
 
 
@@ -267,7 +267,7 @@ def test_what_lies_behind_damage_goes_as_it_is(tmp_path: Path, has_index: bool) 
     assert blocks_in(tmp_path) == [0, 1, 2, 3, 4]
     cut = tmp_path / f"cut-datastream-bytes-from-{last}.raw"
     kept = cut.read_bytes()
-    path.write_bytes(before)  # as a kill before the header was written leaves it: the same again is right
+    path.write_bytes(before)  # the state after a kill before the header was written: repeat
     assert run(tmp_path, "--take", "sound", "--yes").exit_code == 0
     cut.write_bytes(kept + b"x")
     path.write_bytes(before)

@@ -1,4 +1,4 @@
-"""Tests of `sluice serve`: its options, its errors, and what it hands to the node."""
+"""Tests of `sluice serve`: its options, its errors, and the settings that it passes to the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.gateway.settings.table import SETTINGS, Setting, Settings
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Take settings out of the environment, and put logging back afterwards as it was."""
+    """Remove settings from the environment, and restore logging afterwards."""
     for name in [name for name in os.environ if name.startswith("SLUICE_")]:
         monkeypatch.delenv(name)
     root = logging.getLogger()
@@ -34,7 +34,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class FakeNodeModule(types.ModuleType):
-    """Stands for `gateway.node.run`; remembers the settings it was run with."""
+    """Replaces `gateway.node.run`, and records the settings."""
 
     def __init__(self, status: int) -> None:
         super().__init__("sluice.gateway.node.run")
@@ -81,7 +81,7 @@ def test_the_settings_reach_the_node(node: FakeNodeModule, tmp_path: Path) -> No
 def test_every_flag_takes_its_value_from_the_next_word(
     setting: Setting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As docs/settings.md writes them all; a value that no setting takes shows that it was the value."""
+    """A value that no setting accepts shows that the flag took it."""
     assert cli.main(["serve", "--print-config", setting.flag, ""]) == 2
     assert capsys.readouterr().err.endswith(f"(flag {setting.flag})\n")
 
@@ -121,7 +121,7 @@ def test_print_config_does_not_start_a_node(node: FakeNodeModule, capsys: pytest
     assert node.ran_with == []
 
 
-# The words of the first three are click's, which may change them.
+# click words the first three, and may change them.
 BAD_USAGE = [
     (["--tpc", "x"], r"sluice serve: No such option.*--tpc.* \(see: sluice serve --help\)"),
     (["--tcp"], r"sluice.*: Option '--tcp' requires an argument \(see: sluice.* --help\)"),
@@ -183,7 +183,7 @@ def test_as_a_process() -> None:
 
 
 def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
-    # A node that does nothing but wait stands for the real one.
+    # A stand-in for the node that only waits.
     program = (
         "import sys, types, threading\n"
         "node = types.ModuleType('sluice.gateway.node.run')\n"

@@ -30,7 +30,6 @@ SLUICE = (sys.executable, "-m", "sluice.gateway.commands.cli")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that holds the blocks."""
     data_dir = tmp_path_factory.mktemp("node")
     store(data_dir, BLOCKS)
     with node_thread(data_dir) as running:
@@ -38,7 +37,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def run(*arguments: object) -> Result:
-    """Run the command."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
@@ -131,7 +129,7 @@ def test_watching_has_one_event_loop_that_ctrl_c_ends_at_any_time(monkeypatch: p
 
 
 def on_a_terminal(columns: int, *words: str) -> list[str]:
-    """Run a command on a terminal that has so many columns; its lines."""
+    """Run a command on a terminal of this width; return its lines."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
     names_of_width = ("COLUMNS", "LINES")
@@ -142,7 +140,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
     try:
         while piece := os.read(ours, 4096):
             text += piece
-    except OSError:  # how Linux says that nobody has the other side open any more
+    except OSError:  # Linux's error when the other side is closed
         pass
     os.close(ours)
     assert process.wait(20) == 0

@@ -1,4 +1,4 @@
-"""Tests of `gateway.commands.truncate`: what it cuts, refuses, and leaves behind when it is killed."""
+"""Tests of `gateway.commands.truncate`: cuts, refusals, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -51,10 +51,9 @@ while True:
         break
 print(count)
 """
-"""Truncates copies of a folder; each is killed before another change of the disk, in order.
+"""Truncates copies of a folder, and kills each before another change of the disk.
 
-A kill before a flush leaves what one before the next change leaves.
-"""
+A kill before a flush leaves what one before the next change leaves."""
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Path:
-    """A stream file without blocks, of a type that is not ours."""
+    """A stream file without blocks, of another type."""
     path = tmp_path / "s.bin"
     with DataStreamer.open(path, stream_type=3, initial_pages=1) as streamer:
         commit_items(streamer, *OPERATIONS)
@@ -94,7 +93,7 @@ def blocks_in(data_dir: Path) -> list[int]:
 
 
 def assert_cut_holds(cut: Path, first: int) -> None:
-    """What was cut is all blocks from `first` on, in a file that is sound but for its index."""
+    """The cut file has all blocks from `first` on, and is sound but for its index."""
     expected = [
         entry for block in BLOCKS[first:] for entry in encode(block.number, block.items, block.root_hash)
     ]
@@ -160,7 +159,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["truncated"] is False
     assert run(data_dir, "--to-block", 6).stdout == (
-        f"{data_dir}/datastream.bin ends there already, with block 6, 134 entries: nothing was changed\n"
+        f"{data_dir}/datastream.bin already ends with block 6, 134 entries: nothing was changed\n"
     )
 
 
@@ -176,7 +175,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         ),
         ("", 2, "expected one of --to-block, --to-entry and --to-bookmark"),
         ("--to-block 1 --to-entry 1", 2, "expected one of --to-block, --to-entry and --to-bookmark"),
-        ("--to-block 1 --json", 2, "--json asks nothing: expected --yes with it"),
+        ("--to-block 1 --json", 2, "--json cannot ask: expected --yes with it"),
         ("--to-block -1", 2, "Invalid value for '--to-block'"),
         ("--to-block 1 --yes --cut-to {}", 1, "{}: got a file or folder of that name, expected a new file"),
     ],
@@ -341,7 +340,7 @@ def test_what_is_refused_of_a_stream(
 
 
 def test_a_copy_of_a_nodes_stream_is_cut_by_blocks_or_entries(data_dir: Path) -> None:
-    """As a relay keeps it: there is no chain beside it."""
+    """Like a relay's: without chain.json."""
     copy = data_dir / "relay.bin"
     (data_dir / "datastream.bin").rename(copy)
     (data_dir / "datastream.db").rename(data_dir / "relay.db")

@@ -1,4 +1,4 @@
-"""Tests of `gateway.settings.kinds`: what each kind reads from text and TOML, refuses, and writes."""
+"""Tests of `gateway.settings.kinds`: reading text and TOML, refusals, and writing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ REFUSED: list[tuple[SettingKind, tuple[object, ...], str]] = [
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home folder, which not every user of a container has."""
+    """A home folder; not every container user has one."""
     monkeypatch.setenv("HOME", "/its/home")
 
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.settings.sources`: precedence, and every refusal with its exact words."""
+"""Tests of `gateway.settings.sources`: precedence, and the exact words of every refusal."""
 
 from __future__ import annotations
 
@@ -493,7 +493,7 @@ def test_what_is_printed_tells_the_origins() -> None:
 
 
 def one_past(kind: SettingKind) -> list[tuple[object, str]]:
-    """What is just below and just above a kind of number, as TOML has it, and what is expected instead."""
+    """Return the values just outside a kind's range, in TOML, with the expected words."""
     if isinstance(kind, WholeNumber):
         words = f"a whole number from {kind.least} to {kind.most}"
         return [(kind.least - 1, words), (kind.most + 1, words)]

@@ -1,4 +1,4 @@
-"""Tests of `gateway.settings.table`: the table against its own rules."""
+"""Tests of `gateway.settings.table` against its own rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_two_rows_share_a_name(part: str) -> None:
 
 
 def test_no_setting_has_the_name_of_a_section() -> None:
-    # In TOML a key cannot be a value and a table: this is why it is `grpc.address`, and not `grpc`.
+    # A TOML key cannot be both a value and a table: hence `grpc.address`, not `grpc`.
     assert not {setting.name for setting in SETTINGS} & {setting.section for setting in SETTINGS}
 
 
@@ -163,7 +163,7 @@ def test_the_page_is_what_the_table_makes() -> None:
 
 
 def test_each_setting_has_a_row_of_six_cells_in_its_section() -> None:
-    """A bar within a cell, as in `full|hash`, must not begin another."""
+    """A bar in a cell, as in `full|hash`, must not begin another cell."""
     section, rows = "", []
     for line in markdown().splitlines():
         if line.startswith("## "):

@@ -1,4 +1,4 @@
-"""What the tests of the rules share: a node with a clock that can be moved, and publishers."""
+"""Helpers for tests of the rules: a node with a movable clock, and publishers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKS = make_blocks(14)
 
 
 class Clock:
-    """The node's clock, which runs, and jumps when the test says so."""
+    """The node's clock, which runs, and jumps on request."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -42,7 +42,7 @@ class Clock:
         return time.monotonic_ns() + self._offset_ns
 
     def jump(self, seconds: float) -> None:
-        """Let time pass at once, in which the node has not stood still."""
+        """Let time pass at once without the node standing still."""
         self._offset_ns += int(seconds * 1e9)
         conductor = self._node.conductor
         conductor._timer_at_ns = self._now_ns()
@@ -76,7 +76,7 @@ class Stage(Wire):
         await self.until(lambda: number in blocks and blocks[number].state is BlockState.OPEN)
 
     async def left(self, count: int) -> None:
-        """Wait until only so many streams are there."""
+        """Wait until only this many streams are open."""
         await self.until(lambda: len(self.node.conductor.arbiter.streams) == count)
 
 
@@ -87,7 +87,7 @@ _PATIENT = DrainLimits(silence_seconds=ANSWER_SECONDS)
 async def playing(
     data_dir: Path, *, committed: int = 9, drain: DrainLimits = _PATIENT, **settings: Any
 ) -> AsyncIterator[Stage]:
-    """A node that holds blocks 0 to committed - 1.
+    """A node that has blocks 0 to committed - 1.
 
     By default a publisher may be silent for long on a stream that the node has ended: it closes its side when
     it is done.
@@ -129,13 +129,13 @@ async def finish(publisher: Publisher, number: int) -> None:
 
 
 async def offer(publisher: Publisher, *numbers: int) -> None:
-    """Send the first set of each block, as one does who expects to be skipped."""
+    """Send the first set of each block, like a publisher that expects to be skipped."""
     for number in numbers:
         await publisher.items(*BLOCKS[number].items[:2])
 
 
 def broken(block: Block) -> list[bytes]:
-    """The block's items with a proof that proves nothing."""
+    """Return the block's items with an invalid proof."""
     proof = bytearray(block.items[-1])
     proof[-1] ^= 1
     return [*block.items[:-1], bytes(proof)]

@@ -1,6 +1,6 @@
-"""Rule 10: what is in flight is bounded by pushing back, and the lowest block always gets through.
+"""Rule 10: pushing back bounds the blocks in flight, and the lowest block always gets through.
 
-Responses that are not read are bounded, too, and beyond the bound the publisher is closed.
+Unread responses are bounded, too; beyond the bound the node closes the publisher.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SET_BYTES_MAX = max(sum(map(len, run)) for block in LARGE for run in split(block
 
 
 async def send(publisher: Publisher, block: Block, start: int = 0, stop: int | None = None) -> None:
-    """Send the item sets of a block from `start` to `stop`; all of them and its end by default."""
+    """Send the item sets of a block from `start` to `stop`; by default all of them and the end."""
     runs = list(split(block.items, SET_ITEMS))
     for run in runs[start:stop]:
         await publisher.items(*run)
@@ -46,7 +46,7 @@ async def send(publisher: Publisher, block: Block, start: int = 0, stop: int | N
 
 
 class Watch:
-    """What the node holds, looked at after every event."""
+    """The node's memory, checked after every event."""
 
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self.conductor = stage.node.conductor
@@ -61,19 +61,19 @@ class Watch:
 
     @property
     def held_bytes(self) -> int:
-        """The items that are really there, whatever the arbiter counts."""
+        """Return the bytes of the items in memory, whatever the arbiter counts."""
         attempts = self.conductor.in_flight.attempts.values()
         return sum(sum(map(len, attempt.items)) for attempt in attempts)
 
     def is_full(self) -> bool:
-        """Whether the node takes in no more than it must."""
+        """Return whether the node accepts only what it must."""
         return self.conductor.arbiter.is_full()
 
 
 async def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alice is slow with block 0; seven others send megabytes of later blocks as fast as they can."""
+    """Alice is slow with block 0, while seven others send megabytes of later blocks."""
     async with playing(
         tmp_path, committed=0, publish_max_inflight_bytes=LIMIT_BYTES, publish_stall_blocks=100
     ) as stage:
@@ -90,7 +90,7 @@ async def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
             for number, publisher in enumerate(others, start=1)
         ]
         await stage.until(watch.is_full)
-        await send(alice, LARGE[0], 1, -1)  # hers is read all the same
+        await send(alice, LARGE[0], 1, -1)  # the node still reads hers
         bound = LIMIT_BYTES + LARGE[0].size_bytes + len(others) * SET_BYTES_MAX
         assert watch.peak_bytes <= bound < sum(block.size_bytes for block in LARGE[:8])
         runs = list(split(LARGE[0].items, SET_ITEMS))
@@ -106,7 +106,7 @@ async def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
 async def test_the_lowest_block_gets_through_from_one_who_has_to_come_back_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All is full and the winner of block 0 leaves. Bob finishes block 1 before he comes for it."""
+    """The node is full and the winner of block 0 leaves. Bob finishes block 1 before he brings it."""
     async with playing(
         tmp_path,
         committed=0,
@@ -173,7 +173,8 @@ async def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
 async def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """Eight clients with different speeds, room for two blocks, in all or for each or for their address."""
+    """Eight clients of different speeds, with room for two blocks in all, or for each, or for their
+    address."""
     options = ClientOptions(set_bytes_max=32 * KIB)
 
     async def source(seed: int) -> AsyncIterator[Block]:
@@ -203,7 +204,7 @@ async def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
 
 
 async def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path) -> None:
-    """Bob has his share in flight while Alice is slow with block 0; Carol is read, and Bob comes through."""
+    """Bob's share is in flight while Alice is slow with block 0; Carol is read, and Bob gets through."""
     async with playing(
         tmp_path, committed=0, publish_max_publisher_inflight_bytes=64 * KIB, publish_stall_blocks=100
     ) as stage:
@@ -232,7 +233,7 @@ async def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path
 async def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bob, Carol and Dave send a great many tiny items at once, which take many times their bytes."""
+    """Bob, Carol and Dave send very many tiny items at once, which cost many times their bytes."""
     crowd = 8 * INLINE_HASH_ITEMS_MAX
     look, parse = looking._look, publish_service._parsed
     looked_at: list[int] = []
@@ -268,7 +269,7 @@ async def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_u
 
 
 async def ask_for_ever(deaf: Publisher) -> None:
-    """Offer a block that is answered with Behind, again and again, and read nothing."""
+    """Offer a block that gets Behind, again and again, and read nothing."""
     while True:
         await deaf.items(BLOCKS[13].items[0])
 

@@ -1,4 +1,4 @@
-"""Rule 1: what a publisher hears when it offers a block, and by what it is known."""
+"""Rule 1: a publisher's answers to a header, and its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_stored_block_is_a_duplicate_and_only_that_stream_ends(tmp_path:
 
 
 async def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_path: Path) -> None:
-    """It writes 24 MB without looking at what it is told, and reads then: drained, not reset."""
+    """It writes 24 MB without reading, and then reads: drained, not reset."""
     item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(4 << 20))
     async with playing(tmp_path, publish_duplicate_skip_window=0) as stage:
         (alice,) = await stage.publishers("alice")
@@ -274,7 +274,7 @@ async def test_two_streams_of_one_publisher_race_as_any_and_share_the_blame(tmp_
 async def test_a_publisher_that_is_back_while_its_old_stream_lives_gets_its_block_when_that_is_timed_out(
     tmp_path: Path,
 ) -> None:
-    """Its first connection is gone for it, and not yet for the node."""
+    """The publisher has lost its first connection, but the node does not know yet."""
     async with playing(tmp_path) as stage:
         (old,) = await stage.publishers("alice")
         await begin(stage, old, 9)

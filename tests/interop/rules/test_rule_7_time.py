@@ -41,7 +41,7 @@ async def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_p
 
 
 async def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: Path) -> None:
-    """The rest of its block, and the blocks behind it: it hears one answer, and wins nothing."""
+    """The rest of its block and later blocks: it gets one answer, and wins nothing."""
     async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         alice.polite = False
@@ -148,7 +148,7 @@ def items_stored(stage: Stage, number: int) -> list[bytes]:
 
 
 async def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Path) -> None:
-    """It takes two messages a second. Nothing seemed to follow the first proof: the second was dropped."""
+    """The node takes two messages a second, so nothing seems to follow the first proof."""
     async with playing(tmp_path, committed=0, publish_max_messages_per_second=2, **TWO_KEYS) as stage:
         (alice,) = await stage.publishers("alice")
         items = with_second_proof(0)
@@ -174,7 +174,7 @@ async def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp
 
 
 async def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) -> None:
-    """Alice's time had only begun; she heard TIMEOUT, and would have had to send her block again."""
+    """Alice's time had only begun when the node stood still."""
     async with playing(tmp_path, publish_block_timeout_seconds=2.0, block_time_seconds=1.0) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
@@ -189,7 +189,7 @@ async def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) 
 async def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_to_time_out(
     tmp_path: Path,
 ) -> None:
-    """Alice sends at full speed, and the node takes four messages a second: no attempt ever succeeded."""
+    """Alice sends at full speed, but the node takes only four messages a second."""
     async with playing(
         tmp_path,
         committed=0,
@@ -207,7 +207,7 @@ async def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_t
 async def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alice's waits for Bob's, and is then looked at for longer than a block may take."""
+    """Alice's message waits for Bob's; looking at it takes longer than a block may."""
     crowd = [field_item(ItemKind.EVENT_HEADER, b"")] * (8 * INLINE_HASH_ITEMS_MAX)
     look = looking._look
     begun: list[int] = []

@@ -110,7 +110,7 @@ async def test_what_end_stream_says_is_noted(
 
 
 async def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
-    """A slow writer that looks at its answers only at the end: it has time, and the status is in order."""
+    """A slow writer that reads its answers only at the end gets an orderly status."""
     async with playing(tmp_path, drain=DrainLimits(silence_seconds=1.5)) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
@@ -167,7 +167,7 @@ async def test_an_error_with_one_message_ends_one_stream(
 async def test_an_error_before_a_message_is_handled_ends_one_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task that reads the stream was gone, and its publisher was never heard nor told anything."""
+    """Otherwise the reading task is gone, and its publisher gets no answer."""
     wait_ns = Admission.wait_ns
 
     def failing(admission: Admission, name: str, address: str, now_ns: int) -> int:

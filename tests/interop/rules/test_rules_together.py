@@ -1,4 +1,4 @@
-"""Where rules meet: what a publisher hears when two of them speak of the same message."""
+"""Where rules meet: a publisher's answers when two rules concern the same message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_blocks_that_no_end_of_block_parts_are_the_same_blocks(tmp_path: P
 
 
 async def test_an_end_that_comes_late_or_twice_is_no_end_of_the_next_block(tmp_path: Path) -> None:
-    """Rule 4: block 9 was complete when nothing followed its proof."""
+    """Rule 4: block 9 is complete when nothing follows its proof."""
     async with playing(tmp_path, publish_stray_messages_max=0) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.items(*BLOCKS[9].items)
@@ -64,7 +64,7 @@ async def test_an_end_without_a_proof_makes_a_bad_block(tmp_path: Path) -> None:
 
 
 async def test_a_bad_block_takes_the_next_one_of_its_publisher_along(tmp_path: Path) -> None:
-    """Rules 6 × 3: Alice is in the middle of 10 when 9 is found bad. Only 9 is held against her."""
+    """Rules 6 × 3: Alice is in the middle of 10 when 9 fails. Only 9 is held against her."""
     async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await alice.items(*broken(BLOCKS[9]))

@@ -1,0 +1,41 @@
+"""The limits of this room that no setting changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluice.gateway.limits import PEER_POLL_SECONDS
+
+__all__ = ["CLUSTER_LIMITS", "ClusterLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """The limits of following peers, watching standbys and healing pages; tests make them small."""
+
+    peer_poll_seconds: float = PEER_POLL_SECONDS
+    """Time between two status requests to a peer that is followed live."""
+    peer_mute_seconds: float = PEER_POLL_SECONDS
+    """A peer that does not answer a status request in this time counts as mute."""
+    peer_block_stalls: float = 3.0
+    """How many times `catchup.stall_seconds` the node waits for one block of a peer before it asks whether
+    another peer has the block. The time doubles with each failed attempt."""
+    peer_pace_share_min: float = 0.5
+    """The node leaves a peer that has further blocks but sends less than this share of the network's pace, if
+    another peer has them: it would never reach the end of the chain. Half, because a live peer is as fast as
+    the network."""
+    standby_retry_seconds: float = 0.1
+    """The first backoff before a lost standby is connected to again; it doubles with each failure."""
+    standby_retry_seconds_max: float = 2.0
+    """The longest such backoff. It is short because publishers wait for the standby."""
+    heal_pause_seconds: float = 5.0
+    """The first backoff after no peer could heal a page; it doubles with each failure."""
+    heal_pause_seconds_max: float = 600.0
+    """The longest such backoff."""
+    heal_attempt_seconds_max: float = 600.0
+    """The longest attempt with one peer to heal a page: a page has few blocks."""
+
+
+CLUSTER_LIMITS: Final = ClusterLimits()
+"""The limits of production."""
