@@ -14,6 +14,7 @@ __all__ = [
     "BOOKMARK_SIZE_MIN",
     "CHECKPOINT_INTERVAL",
     "COMPARED_AT_OPEN_BYTES",
+    "DAMAGED_PAGES_PASSED_MAX",
     "DATA_BETWEEN_BOOKMARKS_BYTES_MAX",
     "GROWTH_PAGES",
     "INITIAL_PAGES",
@@ -85,6 +86,9 @@ BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
 """Bookmarks that opening keeps from its checking walk (about 40 MB), so that indexing does not walk their
 pages again."""
 
+DAMAGED_PAGES_PASSED_MAX = 64
+"""Most damaged pages that an opening passes over by their tables; a disk with more is unfit."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
@@ -95,6 +99,7 @@ class StreamLimits:
     bookmarks_checked_at_open_max: int = BOOKMARKS_CHECKED_AT_OPEN_MAX
     bookmarks_kept_at_open_max: int = BOOKMARKS_KEPT_AT_OPEN_MAX
     data_between_bookmarks_bytes_max: int = DATA_BETWEEN_BOOKMARKS_BYTES_MAX
+    damaged_pages_passed_max: int = DAMAGED_PAGES_PASSED_MAX
 
 
 STREAM_LIMITS = StreamLimits()

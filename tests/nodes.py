@@ -26,7 +26,6 @@ from sluice.gateway.api import (
 )
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
-from sluice.gateway.cluster.limits import CLUSTER_LIMITS
 from sluice.gateway.key_files import public_key_hex
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
@@ -102,8 +101,8 @@ async def running_node(
     data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
 ) -> AsyncIterator[Node]:
     """Run a node; `cluster_limits` is no setting."""
-    cluster = changes.pop("cluster_limits", CLUSTER_LIMITS)
-    limits = replace(limits or NodeLimits(), cluster=cluster)
+    limits = limits or NodeLimits()
+    limits = replace(limits, cluster=changes.pop("cluster_limits", limits.cluster))
     node = Node(node_settings(data_dir, **changes), limits=limits)
     await node.start()
     try:

@@ -374,7 +374,8 @@ def _load_around_damage(
     if file.refusal is not None and not sums and not options.past_damage:
         raise file.refusal
     file.tables = bookmarks
-    file.load(go_on=options.go_on, sums=sums, past_damage=options.past_damage)
+    damaged_pages_max = options.limits.damaged_pages_passed_max if options.past_damage else 0
+    file.load(go_on=options.go_on, sums=sums, damaged_pages_max=damaged_pages_max)
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:

@@ -83,8 +83,6 @@ READ_AHEAD_BYTES = 4_096
 """First read of an iteration over entries; each further one doubles, up to the rest of the page."""
 
 _Answer = TypeVar("_Answer")
-DAMAGED_PAGES_PASSED_MAX = 64
-"""Most damaged pages that an opening passes over by their tables; a disk with more is unfit."""
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the wanted data, for heads and the last entry."""
@@ -173,19 +171,19 @@ class StreamFile:
         whole: bool = False,
         go_on: Callable[[], None] | None = None,
         sums: Mapping[bytes, bytes] | None = None,
-        past_damage: bool = False,
+        damaged_pages_max: int = 0,
     ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
-        An unwalkable full page is `damaged` if it does not fit its checksum or, with `past_damage`, if its
-        stored table fits the pages around it. Any other page refuses the file.
+        An unwalkable full page is `damaged` if it does not fit its checksum, or if its stored table fits the
+        pages around it, up to `damaged_pages_max` of them. Any other page refuses the file.
 
         Args:
             whole: also walk all pages of a large file.
             go_on: called before each walk; its exception ends the loading.
             sums: checksums of full pages; those in `tables` belong to the same stream.
-            past_damage: trust the stored table of a damaged page; also walk page 0, by which an index knows
-                its stream.
+            damaged_pages_max: trust the stored tables of so many damaged pages. Unless 0, also walk page 0:
+                by it an index knows its stream.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -214,7 +212,7 @@ class StreamFile:
                 faults[page_number], number = fault, table.first_number
             self.index.add_page(page_number, number)
         is_whole = whole or page_count <= FULL_CHECK_PAGES_MAX
-        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if past_damage else [])}
+        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if damaged_pages_max else [])}
         for page_number in (*faults, *sorted(to_walk - faults.keys() - self.damaged.keys())):
             if go_on is not None:
                 go_on()
@@ -223,24 +221,24 @@ class StreamFile:
                     raise faults[page_number]
                 walk = self.walk(page_number)
             except EntriesDisagree as fault:
-                if not self._is_damaged(page_number, sums, past_damage=past_damage):
+                if not self._is_damaged(page_number, sums, damaged_pages_max):
                     raise
-                if past_damage:  # otherwise `PageSums.check` reports its sum
+                if damaged_pages_max:  # otherwise `PageSums.check` reports its sum
                     text = "%s: data page %d is damaged and not served: %s"
                     _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
         self.is_walked = is_whole and not self.damaged
 
-    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None, *, past_damage: bool) -> bool:
+    def _is_damaged(
+        self, page_number: int, sums: Mapping[bytes, bytes] | None, damaged_pages_max: int
+    ) -> bool:
         """Return whether an unwalkable page is a damaged full page; note it as `damaged`."""
         if page_number >= self.full_count:
             return False
         table = self.tables.get_table(page_number)
         is_damaged = bool(sums) and fits(sums or {}, page_number, self.disk) is False
-        if not is_damaged and past_damage and table is not None:
-            is_damaged = len(self.damaged) < DAMAGED_PAGES_PASSED_MAX and table.fits(
-                *self.index.first_numbers[page_number : page_number + 2]
-            )
+        if not is_damaged and len(self.damaged) < damaged_pages_max and table is not None:
+            is_damaged = table.fits(*self.index.first_numbers[page_number : page_number + 2])
         if is_damaged:
             self.damaged[page_number] = table
         return is_damaged

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.gateway.limits import PEER_POLL_SECONDS
+from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT, PEER_POLL_SECONDS
+from sluice.gateway.pipeline.replication_quorum import OWN_ROOTS_KEPT
 
 __all__ = ["CLUSTER_LIMITS", "ClusterLimits"]
 
@@ -29,6 +30,11 @@ class ClusterLimits:
     """The first backoff before a lost standby is connected to again; it doubles with each failure."""
     standby_retry_seconds_max: float = 2.0
     """The longest such backoff. It is short because publishers wait for the standby."""
+    own_roots_kept: int = OWN_ROOTS_KEPT
+    """Root hashes in memory, to compare with those of standbys; older ones are read from the stream."""
+    message_bytes_min: int = MESSAGE_BYTES_DEFAULT
+    """A message of a peer may be so long even if `grpc.max_message_bytes` is lower: a low limit for
+    publishers must not keep out blocks that peers have stored."""
     heal_pause_seconds: float = 5.0
     """The first backoff after no peer could heal a page; it doubles with each failure."""
     heal_pause_seconds_max: float = 600.0

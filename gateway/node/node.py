@@ -37,7 +37,7 @@ from sluice.gateway.cluster.role_keeper import RoleKeeper
 from sluice.gateway.cluster.roles import Phase, RoleRecord
 from sluice.gateway.cluster.standby_watch import StandbyWatch
 from sluice.gateway.errors import SettingError, StartAbandoned
-from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BYTES_DEFAULT
+from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.node.rules import (
@@ -252,7 +252,9 @@ class Node:
         first, last = self.store.first_number, self.store.last_number
         quorum, least = None, settings.commit_min_standbys
         if least:
-            quorum = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
+            quorum = ReplicationQuorum(
+                least, self._instance, self._peers, self.store.chain, self._limits.cluster.own_roots_kept
+            )
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.store,
@@ -288,8 +290,7 @@ class Node:
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             block_time_seconds=settings.block_time_seconds,
-            # A low limit for publishers must not keep out blocks that peers have stored.
-            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
+            message_bytes_max=max(settings.grpc_max_message_bytes, self._limits.cluster.message_bytes_min),
             tls=peer_tls(settings),
             instance=self._instance,
             limits=self._limits.cluster,
@@ -303,7 +304,7 @@ class Node:
             self._page_blocks,
             self._peers,
             self.metrics,
-            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
+            message_bytes_max=max(settings.grpc_max_message_bytes, self._limits.cluster.message_bytes_min),
             stall_seconds=settings.catchup_stall_seconds,
             tls=peer_tls(settings),
             limits=self._limits.cluster,
@@ -314,7 +315,13 @@ class Node:
         self._watch(self._healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
-            scrubber = Scrubber(self.store, self._page_blocks, self.metrics, pace)
+            scrubber = Scrubber(
+                self.store,
+                self._page_blocks,
+                self.metrics,
+                pace,
+                unproven_pause_seconds=self._limits.unproven_pause_seconds,
+            )
             self._cleanup.callback(scrubber.close)
             self._watch(scrubber.run())
 

@@ -101,6 +101,7 @@ class ReplicationQuorum:
         instance: the name of this node's process.
         addresses: of the watched nodes, `host:port`.
         chain: what this node has on disk.
+        own_roots_kept: root hashes of this node that memory keeps.
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class ReplicationQuorum:
         instance: str,
         addresses: Sequence[str],
         chain: Chain | None = None,
+        own_roots_kept: int = OWN_ROOTS_KEPT,
     ) -> None:
+        self._own_roots_kept = own_roots_kept
         self.min_standbys = min_standbys
         self.confirmed: int | None = None
         """The highest block on `min_standbys` other nodes; None: none is."""
@@ -130,7 +133,7 @@ class ReplicationQuorum:
         if self._first_number is None:
             self._first_number = number
         self._own[number] = root_hash
-        self._own.pop(number - OWN_ROOTS_KEPT, None)
+        self._own.pop(number - self._own_roots_kept, None)
         self._last_number = number
         for peer in self._peers.values():
             if peer.said is not None and peer.said.number == number:

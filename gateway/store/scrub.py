@@ -62,6 +62,7 @@ class Scrubber:
         bytes_per_second: int,
         *,
         pass_seconds_min: float = SCRUB_PASS_SECONDS_MIN,
+        unproven_pause_seconds: float = UNPROVEN_PAUSE_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._streamer = store.streamer
@@ -69,6 +70,7 @@ class Scrubber:
         self._metrics = metrics
         self._page_seconds = PAGE_SIZE / bytes_per_second
         self._pass_seconds_min = pass_seconds_min
+        self._unproven_pause_seconds = unproven_pause_seconds
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, "scrub")
         self._unproven_count = 0
@@ -96,7 +98,7 @@ class Scrubber:
             if self.next_page >= self._streamer.sums.full_count:
                 if self.next_page:
                     self._end_pass()
-                seconds = UNPROVEN_PAUSE_SECONDS if self._unproven_count else self._pass_seconds_min
+                seconds = self._unproven_pause_seconds if self._unproven_count else self._pass_seconds_min
                 await self._sleep(max(self._page_seconds, begun_at + seconds - loop.time()))
                 begun_at, self._unproven_count = loop.time(), 0
                 continue

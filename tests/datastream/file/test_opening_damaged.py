@@ -9,10 +9,10 @@ import pytest
 
 from sluice.datastream import errors
 from sluice.datastream.errors import EntriesDisagree, PageDamaged
-from sluice.datastream.file import streamfile
 from sluice.datastream.file.bookmarks import SUM_KEY, TABLE_KEY
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_start
+from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 from tests.datastream.streams import bookmark, change_database, commit, u64
 
 
@@ -73,7 +73,8 @@ def test_damaged_pages_are_passed_over_where_that_is_wanted(path: Path, page_cou
 
 
 @pytest.mark.parametrize("what", ["the last page", "no table", "a table of others", "too many"])
-def test_damage_that_is_not_passed_over(path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_is_not_passed_over(path: Path, what: str) -> None:
+    limits = STREAM_LIMITS
     paged(path, 5)
     damage(path, 4 if what == "the last page" else 1, "zeros")
     if what == "no table":
@@ -84,10 +85,10 @@ def test_damage_that_is_not_passed_over(path: Path, what: str, monkeypatch: pyte
             database.put(TABLE_KEY + u64(1), database.get(TABLE_KEY + u64(2)))
     elif what == "too many":
         damage(path, 3, "zeros")
-        monkeypatch.setattr(streamfile, "DAMAGED_PAGES_PASSED_MAX", 1)
+        limits = StreamLimits(damaged_pages_passed_max=1)
     before = path.read_bytes()
     with pytest.raises(errors.EntriesDisagree, match="found packet type 0"):
-        DataStreamer.open(path, past_damage=True)
+        DataStreamer.open(path, past_damage=True, limits=limits)
     assert path.read_bytes() == before
 
 

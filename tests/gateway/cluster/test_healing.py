@@ -23,7 +23,7 @@ from sluice.gateway.api import node_pb2
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
 from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.node.node import Node
-from sluice.gateway.store import scrub
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.store.page_blocks import PageBuilder
 from tests.gateway.fake_peer import FakePeer, Script, fake_peer, honest, items_of, says, silent
 from tests.gateway.node.test_node import get
@@ -32,15 +32,9 @@ from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, store
 
 BLOCKS = large_blocks(24, 150_000)
 """About five to a page."""
-SOON = ClusterLimits(heal_pause_seconds=0.05)
-"""Peers that cannot heal a page are soon asked again."""
+SOON = NodeLimits(cluster=ClusterLimits(heal_pause_seconds=0.05), unproven_pause_seconds=0.05)
+"""Peers that cannot heal a page are soon asked again, and unproven pages are soon read again."""
 Code = node_pb2.BlockResponse.Code
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read unproven pages again at once."""
-    monkeypatch.setattr(scrub, "UNPROVEN_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +90,7 @@ async def test_a_damaged_page_is_not_served_and_named(
     flip(folder, 1, position)
 
     async with (
-        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        running_node(folder, SOON, scrub_bytes_per_second=0) as node,
         wire_to(node) as wire,
     ):
         got = await over_tcp(node)
@@ -140,7 +134,7 @@ async def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
 
     more = large_blocks(26, 150_000)[24:]
     async with (
-        running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+        running_node(folder, SOON, scrub_bytes_per_second=0) as node,
         wire_to(node) as wire,
     ):
         await over_tcp(node)
@@ -163,8 +157,8 @@ async def test_a_page_is_healed_from_a_second_node(
     shutil.copytree(template, tmp_path / "other")
 
     async with (
-        running_node(tmp_path / "other", cluster_limits=SOON) as other,
-        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", SOON) as other,
+        running_node(folder, SOON, peers=(address_of(other),)) as node,
     ):
         healed = node.metrics.pages_healed
         await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
@@ -190,7 +184,7 @@ async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: P
     async with (
         running_node(tmp_path / "b") as other,
         running_node(
-            tmp_path / "a", cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
+            tmp_path / "a", SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
         ) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == pages, "healed")
@@ -239,7 +233,7 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
 async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
     template: Path, folder: Path, tmp_path: Path, script: Script, why: str
 ) -> None:
-    limits = replace(SOON, heal_attempt_seconds_max=1.0)
+    limits = replace(SOON.cluster, heal_attempt_seconds_max=1.0)
     flip(folder, 1, 90_000)
     damaged = stream_bytes(folder)
 
@@ -254,7 +248,7 @@ async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
     shutil.copytree(template, tmp_path / "other")
     async with (
         fake_peer(BLOCKS, script) as liar,
-        running_node(tmp_path / "other", cluster_limits=SOON) as other,
+        running_node(tmp_path / "other", SOON) as other,
     ):
         settings["peers"] = (address_of(liar), address_of(other))
         async with running_node(folder, cluster_limits=limits, **settings) as node:
@@ -270,7 +264,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
     async with running_node(tmp_path / "empty") as empty:
         gone = parse_address("127.0.0.1:1")
         peers = (gone, address_of(empty))
-        async with running_node(folder, cluster_limits=SOON, peers=peers, catchup_stall_seconds=1.0) as node:
+        async with running_node(folder, SOON, peers=peers, catchup_stall_seconds=1.0) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert "127.0.0.1:1: UNAVAILABLE" in reason
@@ -309,17 +303,18 @@ async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by
     flip(folder, 1, inside_page_1() if place == "a block" else PAGE_SIZE - 1)
     shutil.copytree(template, tmp_path / "other")
 
-    async with running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node:
+    async with running_node(folder, SOON, scrub_bytes_per_second=0) as node:
         got = await over_tcp(node)
         assert got == [block.items for block in BLOCKS[: len(got)]]
         assert len(got) < len(BLOCKS)
         assert list(node.store.streamer.sums.bad) == [1]
     async with (
-        running_node(tmp_path / "other", cluster_limits=SOON) as other,
-        running_node(folder, cluster_limits=SOON, peers=(address_of(other),)) as node,
+        running_node(tmp_path / "other", SOON) as other,
+        running_node(folder, SOON, peers=(address_of(other),)) as node,
     ):
         await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
-        await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
+        sums = node.store.streamer.sums
+        await until(lambda: all(map(sums.has_sum, range(5))), "scrubbed")
     assert stream_bytes(folder) == stream_bytes(template)
     assert stored_sums(folder) == set(range(5))
 
@@ -332,7 +327,7 @@ async def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
     other = large_blocks(24, 150_000, seed=8)
     async with (
         fake_peer(other) as liar,
-        running_node(folder, cluster_limits=SOON, peers=(address_of(liar),)) as node,
+        running_node(folder, SOON, peers=(address_of(liar),)) as node,
     ):
         await until(lambda: bool(node._healer._reasons), "the healer has asked")
         assert "previous root hash" in node._healer._reasons[1]
@@ -343,7 +338,7 @@ async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> N
     flip(folder, 1, 90_000)
 
     async with fake_peer(BLOCKS, silent) as mute:
-        async with running_node(folder, cluster_limits=SOON, peers=(address_of(mute),)) as node:
+        async with running_node(folder, SOON, peers=(address_of(mute),)) as node:
             await until(lambda: bool(mute.asked), "it was asked")
         assert isinstance(node.broken, asyncio.Future)
 
@@ -376,7 +371,7 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
 
     async def main() -> None:
         async with (
-            running_node(folder, cluster_limits=SOON, scrub_bytes_per_second=0) as node,
+            running_node(folder, SOON, scrub_bytes_per_second=0) as node,
             wire_to(node) as wire,
         ):
             with contextlib.suppress(CommandRefused):
@@ -390,10 +385,8 @@ async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
                     assert answer.status == Code.NOT_FOUND
         shutil.copytree(template, tmp_path / "other")
         async with (
-            running_node(tmp_path / "other", cluster_limits=SOON) as other,
-            running_node(
-                folder, cluster_limits=SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30
-            ) as node,
+            running_node(tmp_path / "other", SOON) as other,
+            running_node(folder, SOON, peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
         ):
             sums = node.store.streamer.sums
             ended = node.metrics.scrub_pass_end

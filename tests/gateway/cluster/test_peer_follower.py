@@ -16,6 +16,7 @@ from sluice.gateway.addresses import Address, parse_address
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item
 from sluice.gateway.cluster.catch_up import CatchUp
+from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.node.node import Node
 from sluice.gateway.pipeline.conductor import Conductor
@@ -279,7 +280,7 @@ async def test_a_target_that_nobody_can_show_the_way_to_is_said_and_forgotten_wh
         await publisher.block(BLOCKS[3])
         await publisher.expect("ack 3")
         await until(lambda: node.following.problem is None or node.following.distance == 17)
-    assert "block 20" in logged(caplog, "catch-up stands still")[0]["reason"]
+    assert "block 20" in logged(caplog, "catch-up stands still")[-1]["reason"]
 
 
 async def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> None:
@@ -531,16 +532,16 @@ async def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> N
         assert node.store.last_number == last
 
 
-async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(tmp_path: Path) -> None:
     """From peers at least the default is received, so the test lowers the default."""
-    monkeypatch.setattr("sluice.gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
+    limits = ClusterLimits(message_bytes_min=64 * 1024)
     large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
 
     async with fake_peer([large]) as peer:
         settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
-        async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
+        async with running_node(
+            tmp_path, cluster_limits=limits, **settings, peers=peers(peer.address)
+        ) as node:
             await until(lambda: node.following.problem is not None)
             assert node.following.problem is not None
             assert "expected at most 1000000; raise grpc.max_message_bytes of this node" in (

@@ -19,7 +19,6 @@ from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.node.node import Node
-from sluice.gateway.pipeline import replication_quorum as standby_gate_module
 from sluice.gateway.services import height_service as height_service_module
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
@@ -168,17 +167,16 @@ async def test_a_standby_with_another_chain_does_not_count_and_is_shown(
 
 @pytest.mark.parametrize("kept", [4096, 1])
 async def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+    tmp_path: Path, kept: int
 ) -> None:
     """With one root hash in memory, the node reads the others from the stream."""
-    monkeypatch.setattr(standby_gate_module, "OWN_ROOTS_KEPT", kept)
-
+    limits = ClusterLimits(own_roots_kept=kept)
     async with told(tmp_path / "b") as b:
-        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+        async with active(tmp_path, b.address, limits=limits) as a, wire_to(a) as wire:
             alice = await publisher_that_stored(a, wire, *BLOCKS[:4])
             b.store(0, 1)
             await alice.expect("ack 0", "ack 1")
-        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+        async with active(tmp_path, b.address, limits=limits) as a, wire_to(a) as wire:
             await until(lambda: state_of(a, b.address) == "has block 1")
             refused = await refusal(wire)
             assert refused == (
@@ -408,11 +406,7 @@ async def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool)
         assert a.conductor.arbiter.last_number is None
 
 
-async def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluice.gateway.status.findings.STANDBY_WAIT_SECONDS", 0.05)
-
+async def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(tmp_path: Path) -> None:
     async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
         await until(lambda: state_of(a, b.address) == "has no block")
         alice = await publisher_that_stored(a, wire, *BLOCKS[:2])

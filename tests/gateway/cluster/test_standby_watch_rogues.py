@@ -17,6 +17,7 @@ from grpc import aio
 
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.cluster import standby_watch
+from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.services import height_service
 from tests.gateway.cluster.test_standby_watch import active, publisher_that_stored, state_of, until
@@ -158,7 +159,7 @@ async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each costs a read of the disk, and pending ones must not pile up."""
-    monkeypatch.setattr("sluice.gateway.pipeline.replication_quorum.OWN_ROOTS_KEPT", 1)
+    limits = ClusterLimits(own_roots_kept=1)
     looked: list[int] = []
 
     def old_ones() -> Iterator[Level]:
@@ -167,11 +168,11 @@ async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_n
 
     async with (
         told(tmp_path / "b", instance="honest") as honest,
-        active(tmp_path, honest.address) as node,
+        active(tmp_path, honest.address, limits=limits) as node,
         wire_to(node) as wire,
     ):
         await publisher_that_stored(node, wire, *BLOCKS)
-    async with rogue(old_ones) as address, active(tmp_path, address) as node:
+    async with rogue(old_ones) as address, active(tmp_path, address, limits=limits) as node:
         own_root = standby_watch.StandbyWatch._own_root
 
         async def count(watch: standby_watch.StandbyWatch, number: int) -> bytes | None:
