@@ -4,7 +4,8 @@ Pure. A publisher stays with a gateway while that works. After trouble it tries 
 once; then it waits before each try, longer each time. After streams that ended in order the first waits are
 short: the load may be moving between nodes. A newly stored block starts this over.
 
-A refusal may be the gateway's fault (a wrong key, another chain). So the publisher tries every gateway once:
+A refusal may be the gateway's fault (a wrong key, another chain). So no refusal is final
+before every gateway was tried; each kind has its count:
 
     refused with       counted                                          the count ends
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
