@@ -11,8 +11,7 @@ MIB: Final = 1024 * 1024
 # --- block files -----------------------------------------------------------------------------------------
 
 BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
-"""Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`. A few
-bytes of gzip can stand for gigabytes."""
+"""Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`."""
 
 # --- messages --------------------------------------------------------------------------------------------
 
@@ -29,28 +28,26 @@ MESSAGE_MARGIN_BYTES: Final = 1024
 """Room for the framing: PublishStreamRequest and BlockItemSet add two tags and lengths (at most 12 bytes)."""
 
 ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - MESSAGE_MARGIN_BYTES
-"""Largest item that fits in such a message, with its tag and length. A block with a larger one is refused
-before any of it is sent."""
+"""Largest item that fits in such a message, with its tag and length; the publisher refuses blocks with larger
+ones."""
 
 ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
 """About the size of an item set: large enough that a message costs little, small enough that a skip stops a
 block early."""
 
 ITEM_SET_ITEMS_MAX: Final = 4_096
-"""Items in one set. A node takes 500,000 in a message at a microsecond or more each: so many take it 6 ms.
-Only items below 14 bytes reach this in a set of the default size."""
+"""Items in one set: a node needs about 6 ms for them. Only items below 14 bytes reach this."""
 
 STATUS_SECONDS: Final = 5.0
 """Longest wait for a gateway's status."""
 
 BLOCK_SECONDS: Final = 60.0
-"""Longest wait for one whole block, which may have hundreds of megabytes."""
+"""Longest wait for one whole block."""
 
 # --- one publisher ---------------------------------------------------------------------------------------
 
 CACHE_BYTES_DEFAULT: Final = 256 * MIB
-"""Unacknowledged blocks held. The publisher looks before it takes a block, so it holds at most one block
-more."""
+"""Unacknowledged blocks held; the publisher may exceed this by one block."""
 
 WINDOW_BLOCKS_DEFAULT: Final = 128
 """Blocks offered and not acknowledged; at the limit the publisher waits. Above the node's
@@ -60,9 +57,8 @@ OFFERS_MAX: Final = 4 * WINDOW_BLOCKS_DEFAULT
 """Headers remembered to tell a late answer from a fresh one; beyond, the oldest is forgotten."""
 
 BAD_PROOF_RETRIES_MAX: Final = 2
-"""Retries of a block after BAD_BLOCK_PROOF. Transmission cannot have damaged it (HTTP/2 and TCP check), but
-another node, or this one with another key after a restart, may take it. Each gateway is tried once in any
-case."""
+"""Retries of a block after BAD_BLOCK_PROOF: another node, or this one with another key after a restart, may
+take it. Each gateway is tried once in any case."""
 
 INVALID_REQUEST_RETRIES_MAX: Final = 2
 """Streams in a row that INVALID_REQUEST ends, without a newly stored block, before the publisher gives up.
@@ -92,7 +88,7 @@ ARROW_BATCH_BYTES: Final = 16 * MIB
 """A batch of fewer rows ends at this size."""
 
 ARROW_BATCH_HASHES: Final = 8_192
-"""Rows of hashes in one Arrow batch, of some hundred bytes each."""
+"""Rows of hashes in one Arrow batch."""
 
 BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
 """Blocks in one batch of a streaming query: each batch costs Spark some 100 ms, and a crash repeats one."""

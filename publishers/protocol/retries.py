@@ -2,11 +2,10 @@
 
 Pure. A publisher stays with a gateway while that works. After trouble it tries each other gateway once, at
 once; then it waits before each try, longer each time. After streams that ended in order the first waits are
-short, as the load may be moving between nodes. A newly stored block starts all this over. The shell does the
-waiting.
+short: the load may be moving between nodes. A newly stored block starts this over.
 
-A refusal may be the gateway's fault (a wrong key, another chain). So the publisher tries every gateway of the
-list once, and retries each refusal some times:
+A refusal may be the gateway's fault (a wrong key, another chain). So no refusal is final
+before every gateway was tried; each kind has its count:
 
     refused with       counted                                          the count ends
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
@@ -29,8 +28,7 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["GatewayChoice", "Refusals"]
 
 SOON_TRIES_MAX: Final = 50
-"""Short waits in a row before growing ones: 5 seconds, well over a failover, without bothering standbys for
-long."""
+"""Short waits in a row before growing ones: 5 seconds, well over a failover."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"

@@ -39,8 +39,8 @@ __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 READ_AHEAD_BLOCKS: Final = 32
 """Most blocks taken from the source ahead of the cursor."""
 BEHIND_ANSWERS_MAX: Final = 16
-"""Times that one stream goes back for BehindPublisher without a newly stored block; a gateway that takes the
-block that it asks for needs one."""
+"""Times that one stream goes back for BehindPublisher without a newly stored block; an honest gateway needs
+one."""
 RESEND_ANSWERS_MAX: Final = 128
 """The same for ResendBlock: each follows another publisher's failure, and many may race."""
 
@@ -119,7 +119,7 @@ class BlockCache:
         self._next = block.number + 1
 
     def pass_over(self, number: int) -> None:
-        """Pass over the source's next block, which is stored already; raise as `check_order`."""
+        """Pass over the source's next block, already stored; raise as `check_order`."""
         self.check_order(number)
         assert not self._blocks, "a safe block cannot follow one that is held"
         self._next = number + 1
