@@ -1,7 +1,7 @@
 """The errors of blocks, and of their items, proofs, keys and stored forms.
 
 GatewayError
-├── LedgerKeyError (exit 2)
+├── LedgerKeyError   (exit 2)
 ├── InvalidInput
 │   ├── ItemError
 │   ├── ProofDataError

@@ -276,7 +276,9 @@ def test_the_stream_over_tcp(node: NodeProcess) -> None:
         assert tcp.result() == (0, b"OK")
     tcp.send(2)
     assert tcp.result() == (2, b"Already stopped")
-    assert tcp.read(1) == b""
+    tcp.send(3)  # the connection stays
+    assert tcp.result() == (0, b"OK")
+    assert tcp.read(38)[:6] == struct.pack(">BIB", 1, 38, 1)
     tcp.close()
 
 

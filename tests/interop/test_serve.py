@@ -118,7 +118,7 @@ def test_the_command_is_installed() -> None:
     if not sluice.exists():
         pytest.skip("sluice-gateway is not installed beside this interpreter")
     done = subprocess.run([sluice, "serve", "--help"], capture_output=True, text=True, check=True)
-    assert "Run one node: publishers over gRPC" in done.stdout
+    assert "Run one node: take blocks from publishers over gRPC" in done.stdout
 
 
 # --- running ------------------------------------------------------------------------------------------------
