@@ -102,7 +102,7 @@ def compressed(point: Point) -> bytes:
 
 
 def is_on_curve(point: Point) -> bool:
-    """2.4: return whether x^2 + y^2 = 1 + d x^2 y^2."""
+    """Return whether x^2 + y^2 = 1 + d x^2 y^2 (2.4)."""
     xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
     return (xx + yy - 1 - D * xx * yy) % q == 0
 

@@ -76,7 +76,7 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 
 
 def prepare(point: G2Point, what: str) -> PreparedG2:
-    """Compute the lines of a point of the curve of G2.
+    """Compute the lines of a point of the curve of G2 (6).
 
     Raises:
         ProofDataError: of `what`; the point is not in the group.
@@ -165,7 +165,7 @@ def final_exponentiation(f: Fp12) -> Fp12:
 
 
 def pairing_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
-    """Return the product of e(P, Q) over the pairs (P, lines of Q)."""
+    """Return the product of e(P, Q) over the pairs (P, lines of Q) (6)."""
     return final_exponentiation(miller_product(pairs))
 
 

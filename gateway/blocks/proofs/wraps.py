@@ -185,6 +185,7 @@ def limbs(point: G1Point) -> list[int]:
 
 
 def _check_claim(proof: _WrapsProof, ledger_id: int, vk_hash: int) -> Refusal | None:
+    """Check z0[0] = ledger id; zi[1] = hashArray(VK); i > 1; u_E = infinity (6.3, 1 and 2)."""
     if proof.z0[0] != ledger_id:
         return _bad("z0[0]", f"{proof.z0[0]:#x}", f"{ledger_id:#x}, the ledger id")
     if proof.zi[1] != vk_hash:
