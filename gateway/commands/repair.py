@@ -107,7 +107,7 @@ def _beliefs(found: Found) -> list[tuple[str, str]]:
 
 def _gives(offer: Offer) -> str:
     goes = f"{offer.cut_entries} entries, {offer.cut_bytes} bytes go" if offer.cut_bytes else "nothing goes"
-    why = "" if offer.why_no_more is None else f"; no more, as {offer.why_no_more}"
+    why = "" if offer.why_no_more is None else f"; no more, because {offer.why_no_more}"
     return f"ends with {_end(offer)}; {goes}{why}"
 
 

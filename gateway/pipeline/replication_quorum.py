@@ -307,16 +307,16 @@ class ReplicationQuorum:
         self._notes.append(StandbyNote(peer.address, text, is_trouble))
 
 
-def unconfirmed(facts: QuorumState, awaiting: tuple[int, int]) -> str:
+def unconfirmed(quorum: QuorumState, awaiting: tuple[int, int]) -> str:
     """Return which blocks wait for standbys, the first and the last of them given, and for which nodes."""
     first, last = awaiting
     blocks, them = f"blocks {first} to {last} are", "them"
     if first == last:
         blocks, them = f"block {first} is", "it"
-    nodes = "node" if facts.min_standbys == 1 else "nodes"
-    states = "; ".join(f"{address} {state}" for address, state in facts.states)
+    nodes = "node" if quorum.min_standbys == 1 else "nodes"
+    states = "; ".join(f"{address} {state}" for address, state in quorum.states)
     return (
-        f"{blocks} not acknowledged before {facts.min_standbys} other {nodes} (commit.min_standbys) have "
+        f"{blocks} not acknowledged before {quorum.min_standbys} other {nodes} (commit.min_standbys) have "
         f"{them} on disk: {states}"
     )
 

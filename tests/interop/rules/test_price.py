@@ -1,4 +1,4 @@
-"""What failures cost, and that it costs nobody else anything, over real gRPC streams.
+"""The price of failed blocks, which costs nobody else anything, over real gRPC streams.
 
 Source: gateway/README.md, "The price of a block that fails".
 """

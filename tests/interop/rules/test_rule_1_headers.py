@@ -225,7 +225,7 @@ async def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(
 async def test_a_publisher_is_known_by_its_id_and_never_by_its_address_alone(
     tmp_path: Path, first: str | None, second: str | None, is_same: bool
 ) -> None:
-    """Who failed block 9 comes back on another connection, from the same address."""
+    """The publisher that failed block 9 comes back on another connection, from the same address."""
     async with playing(tmp_path) as stage:
         loser = await stage.publisher(first)
         await stage.publisher("carol")
