@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +99,7 @@ async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIter
 async def running_node(
     data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
 ) -> AsyncIterator[Node]:
-    """Run a node; `cluster_limits` is no setting."""
-    limits = limits or NodeLimits()
-    limits = replace(limits, cluster=changes.pop("cluster_limits", limits.cluster))
+    """Run a node."""
     node = Node(node_settings(data_dir, **changes), limits=limits)
     await node.start()
     try:

@@ -17,9 +17,10 @@ import socket
 import time
 from collections.abc import Iterator
 
-from sluice.datastream.errors import ConnectionEnded, StreamContradicts
+from sluice.datastream.errors import ConnectionEnded
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
+from sluice.datastream.protocol.follow_core import check_same
 from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
 from sluice.datastream.protocol.packets import Packet
 
@@ -189,9 +190,8 @@ def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1
     last: Entry | None = None
     while True:
         with BlockingStreamClient(host, port, stream_type) as client:
-            if last is not None and (found := client.entry(last.number)) != last:
-                got, expected = (f"type {entry.type}, {len(entry.data)} bytes" for entry in (found, last))
-                raise StreamContradicts(f"entry {last.number}", got, f"{expected}, as it was")
+            if last is not None:
+                check_same(last, client.entry(last.number))
             client.start(from_entry if last is None else last.number + 1)
             before, failure = last, None
             while failure is None:

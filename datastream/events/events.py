@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Generation(Enum):
-    """Which network's events a stream holds."""
+    """The generation of a network's events."""
 
     NETWORK = "network"
     """The current network's: protobuf."""

@@ -260,7 +260,7 @@ class PageSums:
 
     @property
     def full_count(self) -> int:
-        """How many pages are full."""
+        """The number of full pages."""
         return len(self._states)
 
     def state(self, page_number: int) -> PageState:

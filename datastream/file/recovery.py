@@ -46,7 +46,7 @@ class TailState(Enum):
 
 
 class IndexState(Enum):
-    """Which entries the bookmark DB covers."""
+    """The entries that the bookmark DB covers, compared with the stream's."""
 
     LEVEL = auto()
     """It covers exactly the committed entries."""

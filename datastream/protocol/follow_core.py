@@ -53,6 +53,7 @@ __all__ = [
     "StartAt",
     "StartAtBookmark",
     "Wait",
+    "check_same",
 ]
 
 COMPARED_ENTRIES_COUNT = 8
@@ -189,14 +190,8 @@ class FollowCore:
         return [] if self.number_next is None else self._known.before(header.total_entries)
 
     def on_compared(self, expected: Entry, got: Entry | None) -> None:
-        """Judge an entry that the server answered; None is "not found".
-
-        Raises:
-            StreamContradicts: it is not the entry that we know.
-        """
-        if got != expected:
-            got_text = "none" if got is None else _text_of(got)
-            raise StreamContradicts(f"entry {expected.number}", got_text, _text_of(expected))
+        """Judge an entry that the server answered; as `check_same`."""
+        check_same(expected, got)
 
     def start_step(self, header: StreamHeader) -> StartAt | StartAtBookmark:
         """Return where to start.
@@ -272,6 +267,17 @@ class FollowCore:
             case ServerSpokeWrongly():
                 return not self._has_spoken
         return False
+
+
+def check_same(expected: Entry, got: Entry | None) -> None:
+    """Compare a known entry with the server's; None is "not found".
+
+    Raises:
+        StreamContradicts: they differ.
+    """
+    if got != expected:
+        got_text = "none" if got is None else _text_of(got)
+        raise StreamContradicts(f"entry {expected.number}", got_text, _text_of(expected))
 
 
 def _text_of(entry: Entry) -> str:

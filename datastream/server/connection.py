@@ -490,7 +490,7 @@ class Connection:
         context, position = self._context, self._position
         self._sender.check(position)
         # The sender does not see a truncation while live bytes are sent.
-        if position > min(context.cut_offset, context.streamer.committed.total_length):
+        if max(position, self._range_end) > min(context.cut_offset, context.streamer.committed.total_length):
             raise StreamChanged(context.streamer.path, position)
 
     # --- sending -----------------------------------------------------------------------------------------
@@ -544,6 +544,7 @@ class Connection:
             if self._slot_commands >= COMMANDS_PER_SLOT or self._slot_bytes <= 0:
                 return _Progress.COMMANDS_LEFT
             if self._range_end != _NONE:
+                self._check_place()  # the range was there when it was asked for
                 progress = self._send_range(self._range_end)
                 if progress is not _Progress.DONE:
                     return progress

@@ -108,7 +108,7 @@ class Relay:
 
     @property
     def address(self) -> Address:
-        """Where it serves its clients."""
+        """The address at which it serves its clients."""
         return self._listen_at if self._server is None else self._server.address
 
     @property

@@ -71,7 +71,7 @@ class Chain:
 
     @property
     def anchor_note(self) -> str | None:
-        """What a chain that begins after block 0 does not check; None: it checks everything."""
+        """The checks that a chain which begins after block 0 omits, in words; None: it omits none."""
         if self._tree is not None:
             return None
         return (

@@ -41,7 +41,7 @@ class RefusalKind(StrEnum):
 
     @property
     def fault(self) -> Fault:
-        """Whose fault the refusal is."""
+        """The party at fault."""
         return FAULTS[self]
 
 

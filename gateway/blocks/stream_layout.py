@@ -43,6 +43,7 @@ __all__ = [
     "StoredBlock",
     "block_number_of",
     "bookmark_of",
+    "bookmarks_of",
     "encode",
     "encode_runs",
     "legacy_bookmark_of",
@@ -75,6 +76,11 @@ def legacy_bookmark_of(block_number: int) -> bytes:
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
+def bookmarks_of(block_number: int) -> tuple[bytes, bytes]:
+    """Return the bookmarks of a block, in the order of their entries."""
+    return bookmark_of(block_number), legacy_bookmark_of(block_number)
+
+
 def block_number_of(bookmark: bytes) -> int | None:
     """Return N if a bookmark is `bookmark_of(N)`, else None."""
     try:
@@ -93,7 +99,7 @@ class EntryRun(NamedTuple):
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
     """Return all entries of a block as (entry type, data). Raises as `encode_runs`."""
-    bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
+    bookmarks = [(BOOKMARK_TYPE, bookmark) for bookmark in bookmarks_of(block_number)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
 

@@ -79,7 +79,7 @@ class PeerBackoff(Enum):
 
 
 class AttemptOutcome(Enum):
-    """How an attempt ended."""
+    """The outcome of an attempt."""
 
     COMPLETE = "everything that was asked for has come"
     RACED = "a publisher was faster: begin again where the node is now"
@@ -240,7 +240,7 @@ class CatchUp:
 
     @property
     def problem(self) -> str | None:
-        """Why the node makes no progress, in words; None: it does."""
+        """The reason why the node makes no progress, in words; None: it does."""
         if self.live and self._peers and all(peer.is_itself for peer in self._peers):
             addresses = ", ".join(peer.address for peer in self._peers)
             return f"the node has nobody to follow: {addresses} leads to the node itself"

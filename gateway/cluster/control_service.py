@@ -68,7 +68,7 @@ class ControlReport(Protocol):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the node is not ready."""
+        """The reasons why the node is not ready."""
 
 
 IsItself = Callable[[str], Awaitable[bool]]

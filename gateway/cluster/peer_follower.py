@@ -161,7 +161,7 @@ class PeerFollower:
 
     @property
     def distance(self) -> int | None:
-        """How many known blocks the node lacks; None: it follows nobody."""
+        """The number of known blocks that the node lacks; None: it follows nobody."""
         machine = self._machine
         return None if machine is None else machine.distance(self._conductor.next_to_store)
 
@@ -173,7 +173,7 @@ class PeerFollower:
 
     @property
     def problem(self) -> str | None:
-        """Why the node makes no progress, in words; None: it does."""
+        """The reason why the node makes no progress, in words; None: it does."""
         machine = self._machine
         if self._failure is not None or machine is None:
             return self._failure

@@ -143,7 +143,7 @@ class PeerStream:
 
     @property
     def slowness(self) -> str | None:
-        """Why the current block is too slow, in words; None: it is not.
+        """The reason why the current block is too slow, in words; None: it is not.
 
         Only time spent waiting for the peer counts, not that of the node's own disk.
         """
@@ -153,7 +153,7 @@ class PeerStream:
         return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
 
     def _silent_seconds(self) -> float:
-        """How long the node has waited for a message; 0: it does not wait."""
+        """The seconds that the node has waited for a message; 0: it does not wait."""
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:

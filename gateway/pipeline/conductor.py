@@ -97,6 +97,7 @@ class Outbox:
         self.responses: deque[Response] = deque()
         """The sender takes them out."""
         self.changed = asyncio.Event()
+        """Set when a response comes, or the stream is over; the sender clears it."""
         self._responses_max = responses_max
 
     def put(self, response: Response) -> None:
@@ -242,7 +243,7 @@ class Conductor:
             await self._room.wait()
         if publisher_id in arbiter.streams:
             arbiter.resume_reading(publisher_id, self.now_ns())
-            self._arm(self.arbiter.next_deadline_ns())
+            self._arm()
 
     @contextmanager
     def delaying(self, outbox: Outbox) -> Iterator[None]:
@@ -254,7 +255,7 @@ class Conductor:
         finally:
             if publisher_id in arbiter.streams:
                 arbiter.go_on(publisher_id, self.now_ns())
-                self._arm(self.arbiter.next_deadline_ns())
+                self._arm()
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
         """Handle an item set of a publisher."""
@@ -278,7 +279,7 @@ class Conductor:
                 case SendResponse(publisher_id, response):
                     if (outbox := self._outboxes.get(publisher_id)) is not None:
                         outbox.put(response)
-                        if type(response) is not Acknowledgement:  # counted in `Acknowledging`
+                        if type(response) is not Acknowledgement:  # one a publisher and block
                             note_answer(self._metrics, outbox.name, response, outbox.source.key)
                 case Append():
                     waiting += self.in_flight.append(action)
@@ -312,9 +313,7 @@ class Conductor:
             self._group_commit.begin()
         if len(waiting) != 1 or type(waiting[0]) is not Append:  # an Append alone makes no room
             self._room.set()
-        deadline_ns = self.arbiter.next_deadline_ns()
-        if deadline_ns is not None and deadline_ns < self._timer_at_ns:
-            self._arm(deadline_ns)
+        self._arm()
 
     # --- what other parts of the node are told -------------------------------------------------------------
 
@@ -445,9 +444,10 @@ class Conductor:
         """Note that the event loop was late: messages that came since are unread."""
         if seconds >= STOOD_STILL_SECONDS_MIN:
             self.arbiter.stood_still(int(seconds * 1e9), self.now_ns())
-            self._arm(self.arbiter.next_deadline_ns())
+            self._arm()
 
-    def _arm(self, deadline_ns: int | None) -> None:
+    def _arm(self) -> None:
+        deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is None or deadline_ns >= self._timer_at_ns or self._listens:
             return  # a timer that still runs finds nothing to do, or this limit too
         if self._timer is not None:

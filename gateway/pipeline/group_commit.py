@@ -205,7 +205,7 @@ class GroupCommit:
         begun: _Group | None = None
         while True:
             is_several = begun is not None and len(begun.attempts) > 1
-            group = None if is_several or not self.queue or self._is_loop_due() else self._next_group()
+            group = self._next_group() if self._has_next() and not is_several else None
             if group is None and begun is None:
                 return _Outcome(None, 0, None)
             try:
@@ -213,7 +213,7 @@ class GroupCommit:
                     group is None or group.size_bytes > self._limits.shared_flush_bytes_max
                 ):
                     store.finish()
-                    if group is None and (is_several or not self.queue or self._is_loop_due()):
+                    if group is None and (is_several or not self._has_next()):
                         return _Outcome(begun, self._now_ns() - begun.taken_ns, None)
                     self._tell(loop, begun, 2)
                     begun = None
@@ -228,9 +228,9 @@ class GroupCommit:
                 self._tell(loop, begun, 1)
             begun = group
 
-    def _is_loop_due(self) -> bool:
-        """Return whether the event loop has to act before the next group."""
-        return _needs_loop(self.queue[0]) or self._store.snapshot_due
+    def _has_next(self) -> bool:
+        """Return whether the queue has a group before which the event loop need not act."""
+        return bool(self.queue) and not _needs_loop(self.queue[0]) and not self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception

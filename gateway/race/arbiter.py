@@ -750,9 +750,9 @@ class Arbiter:
         is_blamed = block is not None and stream.name in block.blamed
         if stream.is_peer or number == self.pardoned or self.is_unbegun():
             return 4 if is_blamed else 0
-        back = 4 if is_blamed else 0
-        if self.now_ns < self.reputations.last_until_ns:
-            back += 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        if is_blamed:
+            back += 4
         return back + self.share_of(stream, sent or self._count_sent()) if number > self.next_number else back
 
     def share_of(self, stream: StreamRecord, sent: _BlocksSent) -> int:

@@ -91,7 +91,7 @@ class Reputations:
         self._block_timeout_ns = block_timeout_ns
         self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
         self._addresses: OrderedDict[str, Reputation] = OrderedDict()
-        self.last_until_ns = 0
+        self._last_until_ns = 0
         """The end of the last of all backoffs."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
@@ -130,7 +130,7 @@ class Reputations:
             record.failure_count = min(record.failure_count + 1, BACKOFF_FAILURES_MAX)
             for_ns = self._block_timeout_ns << (record.failure_count - 1) if record.failure_count > 1 else 0
             record.until_ns = now_ns + for_ns
-            self.last_until_ns = max(self.last_until_ns, record.until_ns)
+            self._last_until_ns = max(self._last_until_ns, record.until_ns)
             if for_ns:
                 backed_off.append(BackedOff(of_name, of_address, record.failure_count, for_ns))
         return backed_off
@@ -141,7 +141,7 @@ class Reputations:
         Newcomers back off together, and so do publishers with little credit: each doubling of delivered
         blocks outweighs one failure of the newcomers.
         """
-        if now_ns >= self.last_until_ns:
+        if now_ns >= self._last_until_ns:
             return 0
         own, behind, earned = self._names.get((name, address)), 0, 0
         if own is not None:
@@ -154,7 +154,7 @@ class Reputations:
 
     def backing_off(self, now_ns: int) -> list[BackedOff]:
         """Return the present backoffs, most failures first."""
-        if now_ns >= self.last_until_ns:
+        if now_ns >= self._last_until_ns:
             return []
         records = [
             *((name, address, record) for (name, address), record in self._names.items()),

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.api import subscribe_pb2
 from sluice.gateway.blocks.errors import LayoutError
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, CONTINUED, bookmarks_of
 
 __all__ = ["BlockMessage", "BlockMessages"]
 
@@ -131,7 +131,7 @@ class BlockMessages:
 
     def _bookmark(self, data: bytes) -> None:
         number = self.block_number
-        expected = bookmark_of(number), legacy_bookmark_of(number)
+        expected = bookmarks_of(number)
         if data not in expected or self._items or self._pieces:
             raise LayoutError(f"block {number}", f"a bookmark {data.hex()}", f"{expected[0].hex()}, once")
         self.in_block = True

@@ -129,7 +129,7 @@ class NodeReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the node is not ready."""
+        """The reasons why the node is not ready."""
         return tuple(finding.text for finding in self.findings if finding.is_problem)
 
     @property

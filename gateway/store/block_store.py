@@ -41,6 +41,7 @@ from sluice.gateway.blocks.stream_layout import (
     BlockDecoder,
     StoredBlock,
     bookmark_of,
+    bookmarks_of,
     encode_runs,
     legacy_bookmark_of,
 )
@@ -202,9 +203,10 @@ class BlockStore:
         streamer = self.streamer
         try:
             for block in blocks:
+                bookmarks = bookmarks_of(block.number)
                 streamer.start_atomic_op()
-                streamer.add_stream_bookmark(bookmark_of(block.number))
-                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
+                for bookmark in bookmarks:
+                    streamer.add_stream_bookmark(bookmark)
                 for run in encode_runs(block.number, block.items, block.root_hash, block.kinds):
                     streamer.add_stream_entries(run.entry_types, run.data)
                 streamer.seal_atomic_op()

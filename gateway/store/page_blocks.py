@@ -35,8 +35,8 @@ from sluice.gateway.blocks.stream_layout import (
     StoredBlock,
     block_number_of,
     bookmark_of,
+    bookmarks_of,
     encode_runs,
-    legacy_bookmark_of,
 )
 from sluice.gateway.logs import fields
 from sluice.gateway.store.stream_check import summary_of
@@ -296,8 +296,8 @@ class PageBuilder:
             ItemError, LayoutError: it cannot be serialized.
         """
         group = self._group
-        group.add_bookmark(bookmark_of(number))
-        group.add_bookmark(legacy_bookmark_of(number))
+        for bookmark in bookmarks_of(number):
+            group.add_bookmark(bookmark)
         for run in encode_runs(number, items, root_hash):
             group.add_entries(run.entry_types, run.data)
         at = group.base[0] - self._start

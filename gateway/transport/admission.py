@@ -32,7 +32,7 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class DenialKind(Enum):
-    """Why a stream is not admitted."""
+    """The reason why a stream is not admitted."""
 
     NOT_ALLOWED = "not allowed"  # no certificate, or an unlisted subject
     PUBLISHER_STREAMS = "streams of the publisher"

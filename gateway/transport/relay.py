@@ -227,7 +227,7 @@ class FrameRelay(ABC):
 
     @property
     def block_began_ns(self) -> int | None:
-        """When the header block under way began, if there is one."""
+        """The time at which the current header block began, in nanoseconds; None without one."""
         return None if self._block is None else self._block.began_ns
 
     # --- from outside ---------------------------------------------------------------------------------------

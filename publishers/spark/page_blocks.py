@@ -27,8 +27,7 @@ from sluice.gateway.blocks.stream_layout import (
     BOOKMARK_COUNT,
     CONTINUED,
     BlockDecoder,
-    bookmark_of,
-    legacy_bookmark_of,
+    bookmarks_of,
 )
 from sluice.gateway.limits import STORED_BLOCK_BYTES_MAX
 from sluice.publishers.sources.entry_blocks import begins_block
@@ -204,7 +203,7 @@ def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64
     )
     numbers = [int.from_bytes(data[:_NUMBER_SIZE], "big") for data in end]
     for number, bookmark, legacy, mark in zip(numbers, first, second, end, strict=True):
-        if len(mark) != _END_SIZE or bookmark != bookmark_of(number) or legacy != legacy_bookmark_of(number):
+        if len(mark) != _END_SIZE or (bookmark, legacy) != bookmarks_of(number):
             return None
     is_wrong = window.kinds != types
     is_wrong[starts] = is_wrong[starts + 1] = is_wrong[ends] = False

@@ -239,7 +239,7 @@ async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
 
     async with fake_peer(BLOCKS, script) as liar:
         settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
-        async with running_node(folder, cluster_limits=limits, **settings) as node:
+        async with running_node(folder, NodeLimits(cluster=limits), **settings) as node:
             await until(lambda: bool(node._healer._reasons), "the healer has asked")
             reason = node._healer._reasons[1]
             assert why in reason
@@ -251,7 +251,7 @@ async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
         running_node(tmp_path / "other", SOON) as other,
     ):
         settings["peers"] = (address_of(liar), address_of(other))
-        async with running_node(folder, cluster_limits=limits, **settings) as node:
+        async with running_node(folder, NodeLimits(cluster=limits), **settings) as node:
             await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
     assert stream_bytes(folder) == stream_bytes(template)
 

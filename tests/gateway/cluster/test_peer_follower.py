@@ -19,6 +19,7 @@ from sluice.gateway.cluster.catch_up import CatchUp
 from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.pipeline.conductor import Conductor
 from sluice.publishers.blocks.maker import key_of_seed
 from tests.certificates import Authority
@@ -540,7 +541,7 @@ async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(tmp_p
     async with fake_peer([large]) as peer:
         settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
         async with running_node(
-            tmp_path, cluster_limits=limits, **settings, peers=peers(peer.address)
+            tmp_path, NodeLimits(cluster=limits), **settings, peers=peers(peer.address)
         ) as node:
             await until(lambda: node.following.problem is not None)
             assert node.following.problem is not None

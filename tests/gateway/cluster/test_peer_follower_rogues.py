@@ -19,6 +19,7 @@ from sluice.gateway.blocks.items import field_item
 from sluice.gateway.cluster import peer_follower as following
 from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.node.rules import NodeLimits
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.cluster.test_peer_follower_slow import drips
 from tests.gateway.fake_peer import (
@@ -61,7 +62,7 @@ async def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_fo
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         both, role = peers(slow.address, honest.address), "standby" if live else "active"
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both, role=role)
+            running_node(tmp_path, NodeLimits(cluster=limits), **SETTINGS, peers=both, role=role)
         )
         await until_block(node, 39)
         assert len(slow.asked) == 1
@@ -78,7 +79,7 @@ async def test_a_peer_that_crawls_is_kept_where_no_other_has_its_blocks(tmp_path
         other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
         both = peers(slow.address, other.address)
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both)
+            running_node(tmp_path, NodeLimits(cluster=limits), **SETTINGS, peers=both)
         )
         await until_block(node, 9)
         assert len(slow.asked) == 1
@@ -105,7 +106,7 @@ async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_w
         settings = SETTINGS | {"catchup_stall_seconds": 1.0}
         both = peers(liar.address, honest.address)
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **settings, peers=both, role="standby")
+            running_node(tmp_path, NodeLimits(cluster=limits), **settings, peers=both, role="standby")
         )
         await until_block(node, 39)
         assert liar.asked
@@ -130,7 +131,7 @@ async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         every = peers(*(peer.address for peer in (*dripping, honest)))
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=every)
+            running_node(tmp_path, NodeLimits(cluster=limits), **SETTINGS, peers=every)
         )
         await until_block(node, 39)
     assert patience == [0.25] * 7
@@ -154,7 +155,7 @@ async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to
         liar.last = (1 << 63) - 1
         both = peers(honest.address, liar.address)
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **settings, peers=both, role="standby")
+            running_node(tmp_path, NodeLimits(cluster=limits), **settings, peers=both, role="standby")
         )
         await until_block(node, 39)
         await until(lambda: bool(liar.asked))
@@ -272,7 +273,7 @@ async def test_all_rogues_at_once_beside_one_honest_peer(tmp_path: Path, role: s
         honest = await stack.enter_async_context(fake_peer(BLOCKS))
         every = peers(*(peer.address for peer in (*rogues, mute, honest)))
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **settings, peers=every, role=role)
+            running_node(tmp_path, NodeLimits(cluster=limits), **settings, peers=every, role=role)
         )
         async with asyncio.timeout(150):
             while (node.store.last_number or 0) < 39:  # noqa: ASYNC110

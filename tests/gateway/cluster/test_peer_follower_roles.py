@@ -12,6 +12,7 @@ import pytest
 
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.node.rules import NodeLimits
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.store.test_block_store import logged
@@ -21,7 +22,7 @@ from tests.serving import free_port
 SLOW = FAST | {"catchup_stall_seconds": 40.0}
 """Only a quarter of this silence fits into a test."""
 
-LIMITS = ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=60.0)
+LIMITS = NodeLimits(cluster=ClusterLimits(peer_poll_seconds=0.1, peer_mute_seconds=60.0))
 """Peers are asked ten times as often as in production, and none counts as mute, however slow it is."""
 
 
@@ -72,7 +73,7 @@ async def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
     async with AsyncExitStack() as stack:
         standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
         active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, LIMITS, **SLOW))
         node.following.follow([standby.address, active.address])
         await until(lambda: 2 in node.conductor.arbiter.blocks)
         has_role(standby, "standby")
@@ -95,7 +96,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
         active = has_role(await stack.enter_async_context(fake_peer(other_blocks, endless)), "active")
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         nonsense = await stack.enter_async_context(nonsense_peer())
-        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, LIMITS, **SLOW))
         node.following.follow([first.address, active.address, standby.address, nonsense])
         await until(lambda: first.status_count >= 4)
         assert node.following.followed == first.address
@@ -108,7 +109,7 @@ async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first
 async def test_a_chain_of_standbys_goes_on_where_no_other_peer_is_known(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
-        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, LIMITS, **SLOW))
         node.following.follow([standby.address])
         await until_block(node, 2)
         await until(lambda: standby.status_count >= 3)
@@ -121,7 +122,7 @@ async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(t
     async with AsyncExitStack() as stack:
         standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
         foreign = has_role(await stack.enter_async_context(fake_peer(STRANGE[:9], endless)), "active")
-        node = await stack.enter_async_context(running_node(tmp_path, cluster_limits=LIMITS, **SLOW))
+        node = await stack.enter_async_context(running_node(tmp_path, LIMITS, **SLOW))
         node.following.follow([standby.address, foreign.address])
         await until_block(node, 2)
         await until(lambda: bool(foreign.asked))
@@ -143,7 +144,7 @@ async def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_w
         hung = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], hangs_in_a_block)), "active")
         ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **FAST | {"catchup_stall_seconds": 12.0})
+            running_node(tmp_path, NodeLimits(cluster=limits), **FAST | {"catchup_stall_seconds": 12.0})
         )
         node.following.follow([hung.address, ahead.address])
         await until_block(node, 1)
@@ -160,17 +161,15 @@ async def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path
     """Each is the first peer that the other can reach."""
 
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(running_node(tmp_path / "b", cluster_limits=LIMITS, **FAST))
-        other = await stack.enter_async_context(running_node(tmp_path / "c", cluster_limits=LIMITS, **FAST))
+        one = await stack.enter_async_context(running_node(tmp_path / "b", LIMITS, **FAST))
+        other = await stack.enter_async_context(running_node(tmp_path / "c", LIMITS, **FAST))
         active = f"127.0.0.1:{free_port()}"
         for node, peer in ((one, other), (other, one)):
             node.following.follow([active, str(peer.grpc_address)])
         await until(lambda: one.following.followed == str(other.grpc_address))
         await until(lambda: other.following.followed == str(one.grpc_address))
         settings = {"grpc_address": parse_address(active)}
-        node = await stack.enter_async_context(
-            running_node(tmp_path / "a", cluster_limits=LIMITS, **settings)
-        )
+        node = await stack.enter_async_context(running_node(tmp_path / "a", LIMITS, **settings))
         wire = await stack.enter_async_context(wire_to(node))
         publisher = await wire.publisher()
         await publisher.block(*BLOCKS[:5])

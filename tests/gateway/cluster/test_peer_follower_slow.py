@@ -15,6 +15,7 @@ from sluice.gateway.cluster.catch_up import Range
 from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX, block_seconds
 from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.transport.channels import open_channel
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, fake_peer, items_of, whole
@@ -56,7 +57,7 @@ async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
         both = peers(dripping.address, honest.address)
         role = "standby" if live else "active"
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both, role=role)
+            running_node(tmp_path, NodeLimits(cluster=limits), **SETTINGS, peers=both, role=role)
         )
         await until_block(node, 7)
         assert [start for start, _ in dripping.asked] == [0]
@@ -77,7 +78,7 @@ async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_
         other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
         both = peers(dripping.address, other.address)
         node = await stack.enter_async_context(
-            running_node(tmp_path, cluster_limits=limits, **SETTINGS, peers=both)
+            running_node(tmp_path, NodeLimits(cluster=limits), **SETTINGS, peers=both)
         )
         await until(lambda: node.following.problem is not None)
         problem = f"the node does not come closer to its peers: {dripping.address}: block 2 was waited for "

@@ -19,6 +19,7 @@ from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.services import height_service as height_service_module
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
@@ -34,7 +35,7 @@ async def active(
     """An active node whose acknowledgements wait for these peers."""
     addresses = tuple(parse_address(peer) for peer in peers)
     settings = {"peers": addresses, "commit_min_standbys": least, "shutdown_grace_seconds": 0.2}
-    async with running_node(tmp_path / "a", cluster_limits=limits, **(settings | changes)) as node:
+    async with running_node(tmp_path / "a", NodeLimits(cluster=limits), **(settings | changes)) as node:
         yield node
 
 
