@@ -11,8 +11,12 @@ from sluice.publishers.protocol.messages import (
     ConnectGateway,
     Disconnected,
     EndCode,
+    Event,
     Finish,
     FirstTold,
+    ResendAsked,
+    SourceFailed,
+    Stop,
     StreamOutcome,
 )
 from tests.publishers.scenario import Publisher
@@ -142,3 +146,30 @@ def test_one_who_is_told_to_stop_while_it_is_asked_stops() -> None:
     publisher.ack(1000)
     publisher.hear(FirstTold(1000))
     assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]
+
+
+@pytest.mark.parametrize(
+    ("event", "state"), [(Stop(), "stopping"), (ResendAsked(4), "leaving")], ids=["stopping", "leaving"]
+)
+def test_the_answer_counts_while_it_stops_or_leaves(event: Event, state: str) -> None:
+    publisher = connected(None)
+    publisher.write()
+    publisher.ack(5)
+    publisher.hear(event)
+    assert publisher.state == state
+    publisher.hear(FirstTold(5))
+    assert (publisher.report.acknowledged, publisher.report.safe_through) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("event", "state"), [(Stop(), "stopped"), (SourceFailed("gone"), "failed")], ids=["stopped", "failed"]
+)
+def test_the_answer_changes_nothing_when_it_is_over(event: Event, state: str) -> None:
+    publisher = connected(None)
+    publisher.write()
+    publisher.ack(5)
+    publisher.hear(event)
+    publisher.lose()
+    assert publisher.state == state
+    publisher.hear(FirstTold(5))
+    assert publisher.report.acknowledged == 0
