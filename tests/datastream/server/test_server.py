@@ -48,7 +48,7 @@ def streamer(tmp_path: Path) -> DataStreamer:
     return streamer
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "uvloop, TLS"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
