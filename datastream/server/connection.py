@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
@@ -51,7 +52,7 @@ from sluice.datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
-from sluice.datastream.server.secure_socket import HANDSHAKE_RECORD, SecureSocket, TlsContext, why_refused
+from sluice.datastream.server.secure_socket import HANDSHAKE_RECORD, SecureSocket, why_refused
 
 __all__ = [
     "NO_CUT",

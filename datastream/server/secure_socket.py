@@ -16,15 +16,12 @@ from contextlib import suppress
 
 from sluice.datastream.limits import RECEIVE_BYTES
 
-__all__ = ["HANDSHAKE_RECORD", "SecureSocket", "TlsContext", "why_refused"]
+__all__ = ["HANDSHAKE_RECORD", "SecureSocket", "why_refused"]
 
 HANDSHAKE_RECORD = b"\x16"
 """First byte of a TLS connection; no command begins with it."""
 RECORD_BYTES = 1 << 14
 """Most bytes of one TLS record."""
-
-TlsContext = Callable[[], ssl.SSLContext]
-"""Returns the context of the next connection, so that renewed certificates count."""
 
 
 class SecureSocket:

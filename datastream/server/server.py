@@ -18,6 +18,7 @@ import socket
 import threading
 from collections import deque
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import AddressUnavailable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
@@ -26,7 +27,6 @@ from sluice.datastream.protocol.commands import OnCommandError
 from sluice.datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
 from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
 from sluice.datastream.server.places import Places, party_of
-from sluice.datastream.server.secure_socket import TlsContext
 
 __all__ = ["StreamServer"]
 
