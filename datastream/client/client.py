@@ -105,7 +105,7 @@ class StreamClient:
         """Close the connection."""
         if self._writer.get_extra_info("sslcontext") is None:
             self._writer.close()
-        else:  # else asyncio would read on, until the server ends its stream
+        else:  # else asyncio would wait for the server's alert, up to 30 s
             self._writer.transport.abort()
         try:
             await self._writer.wait_closed()
