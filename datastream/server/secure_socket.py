@@ -139,7 +139,7 @@ class SecureSocket:
 
 
 def why_refused(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason in words."""
+    """Return OpenSSL's reason, such as PEER_DID_NOT_RETURN_A_CERTIFICATE."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
-    return (error.reason or str(error)).lower().replace("_", " ")
+    return str(error.reason or error.strerror or error)
