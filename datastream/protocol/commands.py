@@ -276,6 +276,11 @@ class CommandCore:
         """Add bytes from the client."""
         self._buffer += data
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes of a further command have come."""
+        return bool(self._buffer)
+
     def receive_end(self) -> None:
         """Note that the client closed its sending side; earlier commands are still answered."""
         self._ended = True

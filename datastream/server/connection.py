@@ -72,6 +72,8 @@ COMMANDS_PER_SLOT = 32
 """Commands of one client that one slot answers."""
 COPIED_BYTES = 1 << 16
 """Most bytes of the file that are read at once to be encrypted."""
+JOINED_BYTES = 4_096
+"""Most bytes of entries that are sent together with the answer before them."""
 LINGER_BYTES_MAX = 1 << 16
 """Bytes that a closing connection reads and drops."""
 LINGER_FIRST_SECONDS = 0.02
@@ -539,9 +541,11 @@ class Connection:
             case SendEntries(offset, end):
                 self._position = offset
                 self._range_end = end
+                self._join_first(end)
             case StartStream(offset):
                 self._position = offset
                 self._streaming = True
+                self._join_first(self._context.streamer.committed.total_length)
             case StopStream():
                 self._finish_entry()
                 self._reached = max(self._reached, self._position)
@@ -553,6 +557,20 @@ class Connection:
                 level = logging.INFO if reason == SPEAKS_TLS else logging.DEBUG
                 _logger.log(level, "client %s: closed, %s", self.peer, reason, extra=self._caused)
                 self._closing = True
+
+    def _join_first(self, limit: int) -> None:
+        """Append the first entries to the answer before them: what comes at once wakes the client once."""
+        streamer, position = self._context.streamer, self._position
+        page_number = page_number_of(position)
+        if position >= limit or streamer.sums.state(page_number) is not PageState.GOOD:
+            return
+        if self._core.has_bytes:  # the next command may end the connection, and these could end in an entry
+            return
+        size = min(JOINED_BYTES, streamer.data_end(page_number, limit) - position)
+        if size > 0 and isinstance(self._queue[-1], bytes):
+            joined = self._sender.read(size, position)
+            self._queue[-1] += joined
+            self._position += len(joined)
 
     def _finish_entry(self) -> None:
         """Queue the rest of the current entry.

@@ -182,6 +182,13 @@ def test_commands_that_come_with_the_end_of_the_handshake_are_answered(
         assert answer.startswith(OK)
 
 
+def test_the_answer_to_start_comes_with_the_first_entries(streamer: DataStreamer, loop: str) -> None:
+    """In one record, so that the client wakes once."""
+    with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
+        client.sendall(START_0)
+        assert client.recv(1 << 16) == OK + bytes.fromhex("02 00000016 00000007") + bytes(8) + b"hello"
+
+
 def test_bytes_that_are_no_records_end_a_connection(
     streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
