@@ -693,7 +693,7 @@ class Settings:
         "tcp.tls_client_ca",
         File(),
         None,
-        "As grpc.tls_client_ca, for tcp.address. cdk-erigon's clients show no certificate.",
+        "As grpc.tls_client_ca, for tcp.address. Legacy clients show no certificate.",
     )
 
     # --- http -----------------------------------------------------------------------------------------------
