@@ -44,7 +44,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "datastream": (
         ("server",),
         ("check", "client"),
-        ("events", "file", "protocol"),
+        ("file", "protocol"),
+        ("events",),
         ("root",),
     ),
 }

@@ -17,11 +17,14 @@ Source: docs/spec/stream-file.md section 4. Cells that the public text leaves op
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
 from sluice.datastream.errors import NotFoundError, PageDamaged
+from sluice.datastream.events.network_events import Bookmark, BookmarkType
+from sluice.datastream.events.original_events import OriginalBookmarkType
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 from sluice.datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
@@ -60,6 +63,13 @@ _HEAD = struct.Struct(">QQ")
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
 _TLS_HANDSHAKE = b"\x16\x03"
+T = TypeVar("T")
+
+_ORIGINAL_BOOKMARK_SIZE: Final = 9
+_NETWORK_TYPES: Final[dict[int, int]] = {
+    OriginalBookmarkType.L2_BLOCK: BookmarkType.L2_BLOCK,
+    OriginalBookmarkType.BATCH: BookmarkType.BATCH,
+}
 
 
 class Command(IntEnum):
@@ -241,6 +251,13 @@ class StreamView(Protocol):
         ...
 
 
+def _alias_of(bookmark: bytes) -> bytes | None:
+    """Return the bookmark that one in the original 9-byte form stands for; None: it has another form."""
+    if len(bookmark) != _ORIGINAL_BOOKMARK_SIZE or bookmark[0] not in _NETWORK_TYPES:
+        return None
+    return Bookmark(_NETWORK_TYPES[bookmark[0]], int.from_bytes(bookmark[1:], "big")).encode()
+
+
 def encode_command(command: Command, stream_type: int, *parameters: int | bytes) -> bytes:
     """Return the bytes of a request; each parameter is an entry number or a bookmark."""
     request = _HEAD.pack(command, stream_type)
@@ -375,10 +392,22 @@ class CommandCore:
                 return self._range(ok, first, last)
         raise AssertionError((command, parameters))
 
+    @staticmethod
+    def _by_bookmark(look: Callable[[bytes], T], bookmark: bytes) -> T:
+        """Look for a bookmark; where it is not there, for what its original form stands for."""
+        try:
+            return look(bookmark)
+        except NotFoundError:
+            alias = _alias_of(bookmark)
+            if alias is None:
+                raise
+            return look(alias)
+
     def _start(self, where: int | bytes, error: CommandError) -> list[Effect]:
         try:
-            number = self._view.get_bookmark(where) if isinstance(where, bytes) else where
-            offset = self._view.offset_of(number)
+            view = self._view
+            number = self._by_bookmark(view.get_bookmark, where) if isinstance(where, bytes) else where
+            offset = view.offset_of(number)
         except (NotFoundError, PageDamaged):
             return self._error(error)
         self.state = ClientState.STREAMING
@@ -389,10 +418,10 @@ class CommandCore:
         view = self._view
         error = CommandError.BAD_FROM_BOOKMARK
         try:
-            first_number = view.get_bookmark(first)
+            first_number = self._by_bookmark(view.get_bookmark, first)
             offset = view.offset_of(first_number)
             error = CommandError.BAD_TO_BOOKMARK
-            last_number = view.get_bookmark(last)
+            last_number = self._by_bookmark(view.get_bookmark, last)
             end = view.offset_of(last_number + 1)
         except (NotFoundError, PageDamaged):
             return self._error(error)
@@ -403,9 +432,10 @@ class CommandCore:
     def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:
         view = self._view
         try:
-            entry = (
-                view.get_first_event_after_bookmark(what) if isinstance(what, bytes) else view.get_entry(what)
-            )
+            if isinstance(what, bytes):
+                entry = self._by_bookmark(view.get_first_event_after_bookmark, what)
+            else:
+                entry = view.get_entry(what)
             if len(entry.data) <= ANSWER_COPY_BYTES_MAX:
                 return [Send(ok + encode_entry(entry, PACKET_ANSWER))]
             offset = view.offset_of(entry.number)

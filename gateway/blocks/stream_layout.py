@@ -3,10 +3,12 @@
 Pure. One block is one atomic operation:
 
     order  entry type                   data
-    1      0xb0 bookmark                protobuf BookMark {type = 1: 2 (L2 block), value = 2: N}
-    2      0xb0 bookmark                0x00, N as u64 big-endian (what the original demo client asks for)
-    3 …    field number of the item     the serialized item, unchanged
+    first  0xb0 bookmark                protobuf BookMark {type = 1: 2 (L2 block), value = 2: N}
+    then   field number of the item     the serialized item, unchanged
     last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
+
+That is layout 2. In layout 1, which earlier versions wrote, a second bookmark follows the first: 0x00, then N
+as u64 big-endian. All blocks of a stream have the same layout.
 
 An entry cannot cross a data page. A longer item is cut into pieces of DATA_SIZE_MAX bytes and a last one:
 
@@ -14,7 +16,7 @@ An entry cannot cross a data page. A longer item is cut into pieces of DATA_SIZE
     field number                        the last piece, 1 to DATA_SIZE_MAX bytes
 
 Invariants
-  - A block has one layout, and the decoder refuses every other.
+  - The decoder refuses every other sequence, and another layout than that of the first block.
   - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused, here and by the root hash
     (176 and 177 modulo 20 are 16 and 17).
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
@@ -36,8 +38,10 @@ from sluice.gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
 __all__ = [
     "BLOCK_END_TYPE",
-    "BOOKMARK_COUNT",
+    "BOOKMARKS_MAX",
     "CONTINUED",
+    "LAYOUTS",
+    "NEWEST_LAYOUT",
     "BlockDecoder",
     "EntryRun",
     "StoredBlock",
@@ -46,19 +50,23 @@ __all__ = [
     "bookmarks_of",
     "encode",
     "encode_runs",
-    "legacy_bookmark_of",
+    "layout_of",
 ]
 
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
-BOOKMARK_COUNT: Final = 2
+LAYOUTS: Final = (1, 2)
+NEWEST_LAYOUT: Final = 2
+"""The layout of new streams."""
+BOOKMARKS_MAX: Final = 2
+"""Bookmarks of a block in any layout."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
 # BookMark {type: 2}; the value follows, except for block 0: proto3 leaves 0 out.
 _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
-_LEGACY_BOOKMARK_HEAD: Final = b"\x00"
+_SECOND_BOOKMARK_HEAD: Final = b"\x00"
 _NUMBER_SIZE: Final = 8
 _BLOCK_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
 _MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
@@ -71,14 +79,19 @@ def bookmark_of(block_number: int) -> bytes:
     return _BOOKMARK_HEAD + _BOOKMARK_VALUE_TAG + varint(block_number)
 
 
-def legacy_bookmark_of(block_number: int) -> bytes:
-    """Return the bookmark that the original demo client asks for."""
-    return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
-
-
-def bookmarks_of(block_number: int) -> tuple[bytes, bytes]:
+def bookmarks_of(block_number: int, layout: int) -> tuple[bytes, ...]:
     """Return the bookmarks of a block, in the order of their entries."""
-    return bookmark_of(block_number), legacy_bookmark_of(block_number)
+    bookmark = bookmark_of(block_number)
+    return (bookmark,) if layout > 1 else (bookmark, _second_bookmark_of(block_number))
+
+
+def layout_of(second_type: int) -> int:
+    """Return the layout of a block by the type of its second entry."""
+    return 1 if second_type == BOOKMARK_TYPE else NEWEST_LAYOUT
+
+
+def _second_bookmark_of(block_number: int) -> bytes:
+    return _SECOND_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
 def block_number_of(bookmark: bytes) -> int | None:
@@ -97,9 +110,11 @@ class EntryRun(NamedTuple):
     size_bytes: int  # of its items
 
 
-def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
+def encode(
+    block_number: int, items: Sequence[bytes], root_hash: bytes, layout: int = NEWEST_LAYOUT
+) -> list[tuple[int, bytes]]:
     """Return all entries of a block as (entry type, data). Raises as `encode_runs`."""
-    bookmarks = [(BOOKMARK_TYPE, bookmark) for bookmark in bookmarks_of(block_number)]
+    bookmarks = [(BOOKMARK_TYPE, bookmark) for bookmark in bookmarks_of(block_number, layout)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
 
@@ -169,27 +184,36 @@ def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
 class StoredBlock:
     """A block read back from its entries, with only its layout checked."""
 
-    number: int  # block number, from the bookmarks and the block end
+    number: int  # block number, from the bookmark and the block end
     items: tuple[bytes, ...]
     root_hash: bytes  # 48 bytes, from the block end
 
 
 class _Expecting(Enum):
     BOOKMARK = "a bookmark"
-    LEGACY_BOOKMARK = "the block's second bookmark"
+    SECOND = "the block's second bookmark"
+    SECOND_OR_ITEM = "the block's second bookmark or an item"
     ITEM = "an item"
     ITEM_OR_END = "an item or the block end"
     PIECE = "the next piece of the item"
 
 
+_AFTER_BOOKMARK: Final = {
+    None: _Expecting.SECOND_OR_ITEM,
+    1: _Expecting.SECOND,
+    NEWEST_LAYOUT: _Expecting.ITEM,
+}
+
+
 class BlockDecoder:
     """Turns the entries of a stream into blocks, from the first bookmark of a block on.
 
-    A call that raises leaves the decoder unchanged.
+    The first block decides the layout of all. A call that raises leaves the decoder unchanged.
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
         self._block_bytes_max = block_bytes_max
+        self._layout: int | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -208,30 +232,33 @@ class BlockDecoder:
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
         """Take one entry; return the block that it ends. Raises LayoutError for a misplaced entry."""
-        if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
-            if entry_type == BLOCK_END_TYPE:
-                return self._end_block(data)
-            self._take_item(entry_type, data)
-        elif self._expecting is _Expecting.LEGACY_BOOKMARK:
-            self._take_legacy_bookmark(entry_type, data)
-        else:
+        if self._expecting is _Expecting.BOOKMARK:
             self._take_bookmark(entry_type, data)
+        elif self._expecting is _Expecting.SECOND or (
+            self._expecting is _Expecting.SECOND_OR_ITEM and entry_type == BOOKMARK_TYPE
+        ):
+            self._take_second_bookmark(entry_type, data)
+        elif entry_type == BLOCK_END_TYPE:
+            return self._end_block(data)
+        else:
+            self._take_item(entry_type, data)
         return None
 
     def _take_bookmark(self, entry_type: int, data: bytes) -> None:
         if entry_type != BOOKMARK_TYPE:
             raise LayoutError("stream between blocks", f"entry type {entry_type:#x}", "a bookmark (0xb0)")
         self._number = _number_in_bookmark(data)
-        self._expecting = _Expecting.LEGACY_BOOKMARK
+        self._expecting = _AFTER_BOOKMARK[self._layout]
 
-    def _take_legacy_bookmark(self, entry_type: int, data: bytes) -> None:
+    def _take_second_bookmark(self, entry_type: int, data: bytes) -> None:
         what = f"second bookmark of block {self._number}"
         if entry_type != BOOKMARK_TYPE:
             raise LayoutError(what, f"entry type {entry_type:#x}", "a bookmark (0xb0)")
-        expected = legacy_bookmark_of(self._number)
+        expected = _second_bookmark_of(self._number)
         if data != expected:
             raise LayoutError(what, _short(data), expected.hex())
         self._expecting = _Expecting.ITEM
+        self._layout = 1
 
     def _take_item(self, entry_type: int, data: bytes) -> None:
         if entry_type == BOOKMARK_TYPE:
@@ -287,8 +314,9 @@ class BlockDecoder:
             raise LayoutError(what, f"{len(data)} bytes", f"{_BLOCK_END_SIZE}")
         number = int.from_bytes(data[:_NUMBER_SIZE], "big")
         if number != self._number:
-            raise LayoutError(what, f"block number {number}", f"{self._number}, as in its bookmarks")
+            raise LayoutError(what, f"block number {number}", f"{self._number}, as in its bookmark")
         block = StoredBlock(number, tuple(self._items), data[_NUMBER_SIZE:])
+        self._layout = self._layout or NEWEST_LAYOUT
         self.reset()
         return block
 

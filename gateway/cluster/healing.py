@@ -184,7 +184,8 @@ class Healer:
             grpc.aio.AioRpcError, GatewayError, TimeoutError: the peer does not send them.
             DatastreamError, OSError: the stream cannot be read or written.
         """
-        builder = PageBuilder(page_number, blocks.origin)
+        assert self._store.layout is not None
+        builder = PageBuilder(page_number, blocks.origin, self._store.layout)
         has_sum = self._sums.has_sum(page_number)
         # The block after the page names the root hash of the last one.
         end = min(blocks.last + 1, self._store.last_number or 0)

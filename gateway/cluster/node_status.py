@@ -51,6 +51,17 @@ class NodeAnswer:
     report: dict[str, Any] = field(default_factory=dict)
     """A Sluice node's report; empty for other block nodes."""
 
+    @property
+    def stream_layout(self) -> int | None:
+        """The layout of its stream's blocks; None: it holds none, or is no Sluice node."""
+        return None if self.last is None else _layout_in(self.report)
+
+
+def _layout_in(report: dict[str, Any]) -> int | None:
+    """Return the layout that a node with blocks reports; earlier versions have layout 1 and report none."""
+    layout = report.get("stream_layout", 1) if report else None
+    return layout if isinstance(layout, int) else None
+
 
 async def ask_node(
     stub: node_pb2_grpc.BlockNodeServiceAsyncStub,
@@ -123,9 +134,19 @@ class NodesView:
         return None if len(hashes) < 2 else bool(set.intersection(*hashes))
 
     @property
+    def layouts(self) -> dict[int, list[str]]:
+        """The nodes that hold blocks, by the layout of their streams."""
+        found: dict[int, list[str]] = {}
+        for row in self.rows:
+            if row.last is not None and (layout := _layout_in(row.report)) is not None:
+                found.setdefault(layout, []).append(row.address)
+        return found
+
+    @property
     def healthy(self) -> bool:
-        """Whether every node answered and none disagree."""
-        return self.agree is not False and all(row.error is None for row in self.rows)
+        """Whether every node answered, none disagree, and an entry has the same number everywhere."""
+        is_same = self.agree is not False and len(self.layouts) < 2
+        return is_same and all(row.error is None for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for `--json`."""
@@ -151,6 +172,11 @@ class NodesView:
         if self.agree is not None:
             verdict = "agree" if self.agree else "DO NOT AGREE"
             lines.append(f"the nodes {verdict} on block {self.common}")
+        if len(self.layouts) > 1:
+            which = "; ".join(
+                f"{layout}: {', '.join(nodes)}" for layout, nodes in sorted(self.layouts.items())
+            )
+            lines.append(f"their streams HAVE DIFFERENT LAYOUTS, so entry numbers differ: {which}")
         for row in self.rows:
             if row.detail is not None:
                 lines += ["", row.address, *(f"  {line}" for line in detail_lines(row.detail))]

@@ -24,6 +24,7 @@ from typing import Final
 from grpc import aio
 
 from sluice.gateway.api import node_pb2_grpc
+from sluice.gateway.blocks.stream_layout import LAYOUTS
 from sluice.gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
@@ -325,6 +326,8 @@ class PeerFollower:
             plan = machine.told(address, said.first, said.last, next_number, said.role)
             if not isinstance(plan, Range):
                 return AttemptOutcome.NOTHING, plan
+            if (unknown := self._adopt_layout(address, said.stream_layout)) is not None:
+                return AttemptOutcome.NOTHING, unknown
             log.info(
                 "subscribing to a peer",
                 extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
@@ -354,6 +357,20 @@ class PeerFollower:
             return ending
         finally:
             await channel.close()
+
+    def _adopt_layout(self, address: str, layout: int | None) -> str | None:
+        """Give an empty stream the peer's layout; return why it cannot have that."""
+        own = self._conductor.stream_layout
+        if layout is None or layout == own:
+            return None
+        if own is not None:
+            text = "a peer's stream has another layout: there, entries have other numbers"
+            log.warning(text, extra=fields(peer=address, got=layout, expected=own))
+        elif layout not in LAYOUTS:
+            return f"its stream has layout {layout}, and this version knows {' and '.join(map(str, LAYOUTS))}"
+        else:
+            self._conductor.adopt_layout(layout)
+        return None
 
     async def _poll(
         self,

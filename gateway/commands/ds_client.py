@@ -94,7 +94,8 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     if kind not in _KINDS:
         return [OriginalBookmark(int(kind), number).encode()]
     original, network = _KINDS[kind]
-    return [OriginalBookmark(original, number).encode(), Bookmark(network, number).encode()]
+    # A server answers the original form where it has only the other one.
+    return [Bookmark(network, number).encode(), OriginalBookmark(original, number).encode()]
 
 
 @click.command("client", short_help="Query a server, or print the entries that it streams.")
@@ -277,11 +278,13 @@ async def _print_bookmark(options: _Options, bookmarks: Sequence[bytes]) -> int:
 
 async def _find(connected: StreamClient, bookmarks: Sequence[bytes]) -> tuple[bytes, Entry]:
     """Return the first bookmark that the server has, and the event after it."""
+    missing = None
     for bookmark in bookmarks:
         try:
             return bookmark, await connected.bookmark(bookmark)
         except BookmarkNotFound as error:
-            missing = error
+            missing = missing or error
+    assert missing is not None
     raise missing
 
 
@@ -325,15 +328,15 @@ async def _print_stream(options: _Options) -> int:
 
 
 async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
-    async def start(connected: StreamClient) -> tuple[int, bytes]:
+    async def start(connected: StreamClient) -> int:
         total_entries = (await connected.header()).total_entries
         bookmark, _ = await _find(connected, bookmarks)
         await connected.start_bookmark(bookmark)
-        return total_entries, bookmark
+        return total_entries
 
-    async with _connected(options, start) as (connected, (total_entries, bookmark)):
+    async with _connected(options, start) as (connected, total_entries):
         async for entry in _streamed(connected):
-            if _is_of_another_batch(entry, bookmark):
+            if _is_of_another_batch(entry, bookmarks):
                 break
             options.show(entry)
             if entry.number + 1 >= total_entries:
@@ -341,8 +344,8 @@ async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
     return 0
 
 
-def _is_of_another_batch(entry: Entry, bookmark: bytes) -> bool:
-    if entry.type != BOOKMARK_TYPE or entry.data == bookmark:
+def _is_of_another_batch(entry: Entry, bookmarks: Sequence[bytes]) -> bool:
+    if entry.type != BOOKMARK_TYPE or entry.data in bookmarks:
         return False
     event = event_of(entry)
     return (isinstance(event, Bookmark) and event.type == BookmarkType.BATCH) or (

@@ -328,6 +328,15 @@ class Conductor:
         block = self.arbiter.blocks.get(self.next_to_store)
         return block is not None and block.state in LIVE
 
+    @property
+    def stream_layout(self) -> int | None:
+        """The layout of the stream's blocks; None: the node holds none."""
+        return self._store.layout
+
+    def adopt_layout(self, layout: int) -> None:
+        """Begin an empty stream with this layout, so that it becomes the same as other nodes'."""
+        self._store.new_layout = layout
+
     def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` for each block on disk; return a function that ends this."""
         return self._store.on_advance(listener)

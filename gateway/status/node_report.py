@@ -67,6 +67,8 @@ class NodeReport:
     last_block: int | None = None
     last_root_hash: str = ""
     """Hexadecimal; empty without a block."""
+    stream_layout: int | None = None
+    """The layout of the stream's blocks (docs/spec/block-layout.md); None without a block."""
     last_block_age_seconds: float | None = None
     """Time since this process acknowledged a block, if it has."""
     quiet_seconds: float = 0.0
@@ -153,6 +155,7 @@ class NodeReport:
             INSTANCE_KEY: self.instance,
             "role": self.phase,
             "verification_mode": self.verification_mode,
+            "stream_layout": self.stream_layout,
             "ready": not self.problems,
             "publishers": self.publisher_count,
             "subscribers": self.subscribers,

@@ -131,6 +131,7 @@ class NodeReporter:
             first_block=self._store.first_number,
             last_block=chain.last_number,
             last_root_hash=(chain.last_root_hash or b"").hex(),
+            stream_layout=None if chain.last_number is None else self._store.layout,
             last_block_age_seconds=None if acknowledged_at is None else now - acknowledged_at,
             quiet_seconds=now - (self._made_at if acknowledged_at is None else acknowledged_at),
             publisher_count=arbiter.publisher_count,

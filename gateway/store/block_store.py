@@ -38,17 +38,19 @@ from sluice.gateway.blocks.errors import ChainStateError, LayoutError
 from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
+    NEWEST_LAYOUT,
     BlockDecoder,
     StoredBlock,
+    block_number_of,
     bookmark_of,
     bookmarks_of,
     encode_runs,
-    legacy_bookmark_of,
+    layout_of,
 )
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import make_folder, replace_file
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack, read_snapshot
 from sluice.gateway.store.evidence import (
     GROUP_BLOCKS_DEFAULT,
     STREAM_FILE_NAME,
@@ -93,6 +95,10 @@ class BlockStore:
         streamer.sums.adopts = False  # `PageBlocks` proves a page before it gets a sum
         self.first_number: int | None = None
         """None: the stream is empty."""
+        self.layout: int | None = None
+        """The layout of the stream's blocks; None: the stream is empty."""
+        self.new_layout = NEWEST_LAYOUT
+        """The layout that the first block of the stream will have."""
         self.chain = Chain()
         self.doubted_number: int | None = None
         """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
@@ -201,9 +207,12 @@ class BlockStore:
                 `has_begun`, those before are lost too; else they can be finished.
         """
         streamer = self.streamer
+        if not streamer.committed.total_entries and not streamer.has_begun:
+            self.layout = self.new_layout
+        assert self.layout is not None
         try:
             for block in blocks:
-                bookmarks = bookmarks_of(block.number)
+                bookmarks = bookmarks_of(block.number, self.layout)
                 streamer.start_atomic_op()
                 for bookmark in bookmarks:
                     streamer.add_stream_bookmark(bookmark)
@@ -384,7 +393,7 @@ class BlockStore:
         if total_entries == 0:
             return
         last = _block_end(self.streamer.path, self.streamer.get_entry(total_entries - 1))
-        self.first_number = self._first_block_number()
+        self.first_number, self.layout = self._begin_of_stream()
         self.chain = self._snapshot(last[0])
         start_number = self.first_number if self.chain.last_number is None else self.chain.last_number + 1
         if start_number <= last[0]:
@@ -401,29 +410,31 @@ class BlockStore:
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
         )
 
-    def _first_block_number(self) -> int:
-        """Return the stream's first block number, from its second bookmark."""
+    def _begin_of_stream(self) -> tuple[int, int]:
+        """Return the number of the stream's first block, and its layout."""
         try:
-            entry = self.streamer.get_entry(1)
+            first, second = self.streamer.get_entry(0), self.streamer.get_entry(1)
         except PageDamaged:  # all other pages are served
             with contextlib.suppress(OSError, ValueError, ChainStateError):
                 if (known := read_snapshot(self.data_dir)) is not None:
-                    return known.first_number
+                    return known.chain.first_number, known.layout
             raise
-        if entry.type != BOOKMARK_TYPE or len(entry.data) != len(legacy_bookmark_of(0)):
+        number = block_number_of(first.data) if first.type == BOOKMARK_TYPE else None
+        if number is None:
             raise Fatal(
-                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 1",
-                got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
-                expected="the second bookmark of a block: does the stream hold blocks?",
+                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 0",
+                got=f"an entry of type {first.type:#x} with {len(first.data)} bytes",
+                expected="the bookmark of a block: does the stream hold blocks?",
             )
-        return int.from_bytes(entry.data[1:], "big")
+        return number, layout_of(second.type)
 
     def _snapshot(self, last_number: int) -> Chain:
         """Return the chain of the snapshot, or an empty one where it does not fit the stream."""
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
-            chain = read_snapshot(self.data_dir)
+            snapshot = read_snapshot(self.data_dir)
+            chain = snapshot and snapshot.chain
             if chain and chain.first_number == self.first_number and chain.last_number is not None:
                 number = chain.last_number
                 if number <= last_number:
@@ -491,7 +502,8 @@ class BlockStore:
 
     def _replace_snapshot(self, *, flush: bool = False) -> None:
         path = self.data_dir / SNAPSHOT_NAME
-        replace_file(path, pack(self.chain.state()).encode(), flush=flush)
+        assert self.layout is not None
+        replace_file(path, pack(Snapshot(self.chain, self.layout)).encode(), flush=flush)
 
 
 def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:

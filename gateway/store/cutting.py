@@ -42,7 +42,7 @@ from sluice.datastream.layout import (
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.items import header_of
 from sluice.gateway.blocks.merkle import HASH_SIZE
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARKS_MAX
 from sluice.gateway.errors import Fatal
 
 __all__ = [
@@ -105,7 +105,7 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
                 return header_of(entry.data).block_timestamp.seconds
             except ItemError:
                 return None
-        if entry.number >= entry_number + BOOKMARK_COUNT:
+        if entry.number >= entry_number + BOOKMARKS_MAX:
             break
     return None
 

@@ -120,10 +120,10 @@ def judge_for(
 def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
     """Collect the evidence; nothing is changed."""
     try:
-        chain = read_snapshot(data_dir)
+        snapshot = read_snapshot(data_dir)
     except (OSError, ValueError, ChainStateError):  # reported where the chain is read
-        chain = None
-    chain_block = None if chain is None else chain.last_number
+        snapshot = None
+    chain_block = None if snapshot is None else snapshot.chain.last_number
     return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
 
@@ -164,9 +164,9 @@ def look_for_lost_blocks(data_dir: Path) -> None:
     path = data_dir / STREAM_FILE_NAME
     known = None
     with contextlib.suppress(OSError, ValueError, ChainStateError):
-        chain = read_snapshot(data_dir)
-        if chain is not None and chain.last_number is not None:
-            known = f"blocks up to {chain.last_number}, as {SNAPSHOT_NAME} beside it says"
+        snapshot = read_snapshot(data_dir)
+        if snapshot is not None and snapshot.chain.last_number is not None:
+            known = f"blocks up to {snapshot.chain.last_number}, as {SNAPSHOT_NAME} beside it says"
     if known is None and bookmarks_folder(path).is_dir():
         with contextlib.closing(BookmarkIndex(path, read_only=True)) as index:
             if index.covered:

@@ -52,6 +52,7 @@ class BlockPlaces(Protocol):
 
     streamer: DataStreamer
     first_number: int | None
+    layout: int | None
 
     @property
     def last_number(self) -> int | None:
@@ -280,10 +281,12 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
 class PageBuilder:
     """Builds a page from its blocks, in order.
 
-    `origin` is (offset, number) of the first entry of the first block, which may begin before the page.
+    `origin` is (offset, number) of the first entry of the first block, which may begin before the page;
+    `layout` is that of the stream's blocks.
     """
 
-    def __init__(self, page_number: int, origin: Committed) -> None:
+    def __init__(self, page_number: int, origin: Committed, layout: int) -> None:
+        self._layout = layout
         self._start = page_start(page_number)
         self._page = bytearray(PAGE_SIZE)
         self._group = OperationGroup(origin)
@@ -296,7 +299,7 @@ class PageBuilder:
             ItemError, LayoutError: it cannot be serialized.
         """
         group = self._group
-        for bookmark in bookmarks_of(number):
+        for bookmark in bookmarks_of(number, self._layout):
             group.add_bookmark(bookmark)
         for run in encode_runs(number, items, root_hash):
             group.add_entries(run.entry_types, run.data)

@@ -308,7 +308,8 @@ def _last_root_hash(evidence: Evidence) -> bytes | None:
 
 def _chain_beside(path: Path) -> Chain | None:
     try:
-        return read_snapshot(path.parent) if path.name == STREAM_FILE_NAME else None
+        snapshot = read_snapshot(path.parent) if path.name == STREAM_FILE_NAME else None
+        return None if snapshot is None else snapshot.chain
     except (OSError, ValueError, ChainStateError):
         return None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.errors import BookmarkNotFound, DatastreamError
 from sluice.gateway.addresses import parse_addresses
-from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of
+from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.publishers.blocks.block_places import check_no_gaps
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.limits import STATUS_SECONDS
@@ -288,10 +288,12 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
     """Return the entry that a block begins with; None: the server does not have the block."""
+    bookmark = bookmark_of(block_number)
     try:
-        return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
+        number = client.bookmark(bookmark).number - 1  # the answer is the first entry behind bookmarks
     except BookmarkNotFound:
         return None
+    return number if client.entry(number).data == bookmark else number - 1
 
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:

@@ -10,7 +10,7 @@ Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the lay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,10 +24,11 @@ from sluice.gateway.blocks.items import kind_of
 from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
-    BOOKMARK_COUNT,
+    BOOKMARKS_MAX,
     CONTINUED,
     BlockDecoder,
     bookmarks_of,
+    layout_of,
 )
 from sluice.gateway.limits import STORED_BLOCK_BYTES_MAX
 from sluice.publishers.sources.entry_blocks import begins_block
@@ -40,8 +41,6 @@ __all__ = ["block_batches"]
 _NUMBER_SIZE: Final = 8
 _END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
 _UNKNOWN: Final = 0
-_ENTRIES_MIN: Final = BOOKMARK_COUNT + 2
-"""Least entries of a block: its bookmarks, one item, its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +151,8 @@ def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
     """Check the beginning of a block that has no end yet; raise LayoutError."""
     bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
     size_bytes = sum(part.data.nbytes for part in held)
-    begins = list(held[0].types[:BOOKMARK_COUNT]) == [BOOKMARK_TYPE] * min(BOOKMARK_COUNT, len(held[0]))
-    if begins and bookmark_count <= BOOKMARK_COUNT and size_bytes <= STORED_BLOCK_BYTES_MAX and not is_over:
+    begins = held[0].types[0] == BOOKMARK_TYPE
+    if begins and bookmark_count <= BOOKMARKS_MAX and size_bytes <= STORED_BLOCK_BYTES_MAX and not is_over:
         return
     decoder = BlockDecoder()
     for part in held:
@@ -172,41 +171,51 @@ def _window_batches(
     if count < len(ends):
         ends, starts = ends[:count], starts[:count]
         window = window.cut(0, int(ends[-1]) + 1)
-    numbers = _numbers_of(window, starts, ends)
+    # A block's first entries are its bookmarks; the decoder takes a window that mixes layouts.
+    has_second = layout_of(int(window.types[min(1, len(window) - 1)])) == 1
+    firsts = [starts, starts + 1] if has_second else [starts]
+    numbers = _numbers_of(window, firsts, ends)
     if numbers is None:
         yield from row_batches(_decoded(window), columns)
         return
     arrays = {BLOCK_NUMBER: pa.array(numbers, pa.int64())}
     if ITEMS in columns:
         is_item = np.ones(len(window), bool)
-        is_item[np.concatenate((starts, starts + 1, ends))] = False
-        offsets = np.concatenate(([0], np.cumsum(ends - starts - BOOKMARK_COUNT)))
+        is_item[np.concatenate((*firsts, ends))] = False
+        offsets = np.concatenate(([0], np.cumsum(ends - starts - len(firsts))))
         arrays[ITEMS] = pa.ListArray.from_arrays(
             pa.array(offsets, pa.int32()), window.data.filter(pa.array(is_item))
         )
     yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=arrow_schema(columns))
 
 
-def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int] | None:
-    """Check the layout of whole blocks; return their numbers, or None if the decoder has to check."""
+def _numbers_of(
+    window: _Part, firsts: Sequence[NDArray[np.int64]], ends: NDArray[np.int64]
+) -> list[int] | None:
+    """Check the layout of whole blocks; return their numbers, or None if the decoder has to check.
+
+    Args:
+        window: whole blocks.
+        firsts: the places of each block's bookmarks: an array for each bookmark of the layout.
+        ends: the place of each block's end.
+    """
     types = window.types
     if (
-        bool((ends - starts < _ENTRIES_MIN - 1).any())
-        or not bool((types[starts] == BOOKMARK_TYPE).all() and (types[starts + 1] == BOOKMARK_TYPE).all())
-        or int((types == BOOKMARK_TYPE).sum()) != BOOKMARK_COUNT * len(ends)
+        bool((ends - firsts[-1] < 2).any())  # bookmarks, an item, the end
+        or not all(bool((types[at] == BOOKMARK_TYPE).all()) for at in firsts)
+        or int((types == BOOKMARK_TYPE).sum()) != len(firsts) * len(ends)
         or bool((types >= CONTINUED).any())
         or window.data.nbytes > STORED_BLOCK_BYTES_MAX
     ):
         return None
-    first, second, end = (
-        window.data.take(pa.array(where)).to_pylist() for where in (starts, starts + 1, ends)
-    )
+    *marks, end = (window.data.take(pa.array(where)).to_pylist() for where in (*firsts, ends))
     numbers = [int.from_bytes(data[:_NUMBER_SIZE], "big") for data in end]
-    for number, bookmark, legacy, mark in zip(numbers, first, second, end, strict=True):
-        if len(mark) != _END_SIZE or (bookmark, legacy) != bookmarks_of(number):
+    layout = layout_of(int(types[1]))
+    for number, mark, *bookmarks in zip(numbers, end, *marks, strict=True):
+        if len(mark) != _END_SIZE or tuple(bookmarks) != bookmarks_of(number, layout):
             return None
     is_wrong = window.kinds != types
-    is_wrong[starts] = is_wrong[starts + 1] = is_wrong[ends] = False
+    is_wrong[np.concatenate((*firsts, ends))] = False
     for index in np.flatnonzero(is_wrong).tolist():  # mostly items of more than 16 kB
         if not _is_item(window.data[index].as_py(), int(types[index])):
             return None

@@ -174,7 +174,7 @@ class _Run:
             asyncio.gather(*subscribed),
             lambda: [len(one.blocks) for one in self._subscribers],
         )
-        entry_count = sum(len(block.items) + 3 for block in self._blocks)
+        entry_count = sum(len(block.items) + 2 for block in self._blocks)
         await within(
             END_SECONDS,
             f"clients to have {entry_count} entries",

@@ -140,10 +140,11 @@ class Chain:
 # --- the stream (docs/spec/stream-file.md, docs/spec/block-layout.md) ---------------------------------------
 
 
-def entries_of(block: Block) -> list[tuple[int, bytes]]:
+def entries_of(block: Block, layout: int = 2) -> list[tuple[int, bytes]]:
     """Return type and data of a block's entries."""
     number = struct.pack(">Q", block.number)
     found = [(0xB0, number_field(1, 2) + number_field(2, block.number)), (0xB0, b"\0" + number)]
+    del found[3 - layout :]
     for item in block.items:
         field, size = split_fields(item)[0][0], PAGE_BYTES - 17
         pieces = [item[start : start + size] for start in range(0, len(item), size)]

@@ -88,7 +88,7 @@ async def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
                 publisher = PublishClient([f"127.0.0.1:{publish_port}"], "alice", OPTIONS)
                 publishing = asyncio.ensure_future(publisher.publish(each(BLOCKS, 0.02)))
                 limits = FollowLimits(backoff_first_seconds=0.1, backoff_max_seconds=0.5)
-                entry_count = sum(len(block.items) + 3 for block in BLOCKS)
+                entry_count = sum(len(block.items) + 2 for block in BLOCKS)
                 async with (
                     asyncio.timeout(3 * ANSWER_SECONDS),
                     StreamFollower([("127.0.0.1", tcp_port)], from_entry=0, limits=limits) as client,

@@ -95,7 +95,7 @@ async def block_of(node: ServeProcess, number: int) -> node_pb2.BlockResponse:
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     blocks = make_blocks(BLOCK_COUNT)
-    entry_count = sum(len(block.items) + 3 for block in blocks)
+    entry_count = sum(len(block.items) + 2 for block in blocks)
     ports = ("--grpc", f"127.0.0.1:{free_port()}", "--tcp", f"127.0.0.1:{free_port()}")
 
     supply = Supply(blocks)

@@ -20,7 +20,7 @@ from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, footer_of, kind_of
 from sluice.gateway.blocks.root_hash import BlockHasher
-from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
 from sluice.publishers.blocks.block_places import blocks_in, read_chain
 from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.job.job import publish
@@ -125,7 +125,7 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
         # Both forms of bookmark lead to the block's first item.
         with BlockingStreamClient(*node.tcp, timeout_seconds=20) as client:
             for block in published:
-                for bookmark in (bookmark_of(block.number), legacy_bookmark_of(block.number)):
+                for bookmark in (bookmark_of(block.number), b"\0" + block.number.to_bytes(8, "big")):
                     assert client.bookmark(bookmark).data[:20] == block.items[0][:20]
 
         # Publishing again stores nothing, and succeeds.

@@ -119,7 +119,7 @@ def test_a_block_reads_back_from_its_entries(chain: str, number: int) -> None:
     items = block(chain, number).items
     root_hash = summary_of(items).root_hash
     entries = encode(number, items, root_hash)
-    assert len(entries) == len(items) + 3
+    assert len(entries) == len(items) + 2
     decoder = BlockDecoder()
     blocks = [stored for entry in entries if (stored := decoder.feed(*entry)) is not None]
     assert blocks == [StoredBlock(number, items, root_hash)]

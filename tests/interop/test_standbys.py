@@ -244,7 +244,7 @@ async def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(
             active, standby = standby, active
         count = await publishing.end()
         await until(lambda: is_level(active, standby, count - 1))
-        entry_count = sum(len(block.items) + 3 for block in BLOCKS[:count])
+        entry_count = sum(len(block.items) + 2 for block in BLOCKS[:count])
         async with asyncio.timeout(WAIT_SECONDS):
             await reader.reach(entry_count)
         reading.cancel()

@@ -12,12 +12,13 @@ from typing import Any
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import NEWEST_LAYOUT
 from sluice.gateway.node.node import Node
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.nodes import running_node
 
 
-def store(data_dir: Path, blocks: Sequence[Block]) -> None:
+def store(data_dir: Path, blocks: Sequence[Block], *, layout: int = NEWEST_LAYOUT) -> None:
     """Put blocks into the block store of a node that is not running, as if publishers had sent them."""
     verified = []
     for block in blocks:
@@ -25,6 +26,7 @@ def store(data_dir: Path, blocks: Sequence[Block]) -> None:
         hasher.add(block.items)
         verified.append(VerifiedBlock(block.number, block.items, hasher.finish().root_hash))
     store = BlockStore.open(data_dir)
+    store.new_layout = layout
     store.append(verified)
     store.close()
 

@@ -83,7 +83,8 @@ class DiskChecks:
             if length == HEADER_PAGE_SIZE:
                 return
             # The reader is a step ahead of the store, which learns of its first block right after.
-            first = int.from_bytes(store.streamer.get_entry(1).data[1:], "big")
+            bookmark = store.streamer.get_entry(0).data
+            first = bookmark[3] if len(bookmark) > 2 else 0
         else:
             first = store.first_number
         image = image_from(first)

@@ -70,7 +70,7 @@ def image_from(first_number: int) -> Image:
     for block in true_blocks()[first_number:]:
         big_endian = block.number.to_bytes(8, "big")
         bookmark = b"\x08\x02" + (b"\x10" + bytes([block.number]) if block.number else b"")
-        entries = [(0xB0, bookmark), (0xB0, b"\0" + big_endian)]
+        entries = [(0xB0, bookmark)]
         entries += [(item[0] >> 3, item) for item in block.items]
         entries.append((0xB1, big_endian + root_hashes()[block.number]))
         for entry_type, content in entries:

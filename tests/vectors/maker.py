@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sluice.datastream.file.streamer import DataStreamer
-from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
+from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
 from sluice.datastream.protocol.commands import Command, OnCommandError, encode_command
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item
@@ -30,7 +30,7 @@ from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from sluice.gateway.blocks.proofs.poseidon import hash_array_number
 from sluice.gateway.blocks.proofs.record_file import signed_payload
 from sluice.gateway.blocks.root_hash import BlockHasher
-from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of, encode, legacy_bookmark_of
+from sluice.gateway.blocks.stream_layout import NEWEST_LAYOUT, bookmark_of, encode
 from tests.datastream.serving import ServerThread, read_to_end
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item
 from tests.gateway.blocks.proofs import record_files
@@ -167,13 +167,13 @@ def expanded(value: Any) -> bytes:
 # --- the stream, and commands about it ----------------------------------------------------------------------
 
 
-def write_stream(path: Path) -> DataStreamer:
+def write_stream(path: Path, layout: int = NEWEST_LAYOUT) -> DataStreamer:
     """Write the blocks to a new stream, one operation each; the streamer is open."""
     streamer = DataStreamer.open(path, initial_pages=3)
     for number, block in enumerate(chain()):
         streamer.start_atomic_op()
-        for index, (kind, data) in enumerate(encode(number, block.items, block.root_16)):
-            if index < BOOKMARK_COUNT:
+        for kind, data in encode(number, block.items, block.root_16, layout):
+            if kind == BOOKMARK_TYPE:
                 streamer.add_stream_bookmark(data)
             else:
                 streamer.add_stream_entry(kind, data)
@@ -181,11 +181,11 @@ def write_stream(path: Path) -> DataStreamer:
     return streamer
 
 
-def stream_vector() -> bytes:
+def stream_vector(layout: int) -> bytes:
     """The whole stream file of the blocks: header page and three data pages."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stream.bin"
-        with write_stream(path) as streamer:
+        with write_stream(path, layout) as streamer:
             assert pages_used(streamer.committed.total_length) == 3
         content = path.read_bytes()
     assert len(content) == HEADER_PAGE_SIZE + 3 * PAGE_SIZE
@@ -203,18 +203,19 @@ def _conversations(count: int, bookmarked: int) -> list[tuple[str, OnCommandErro
 
     header, stop = encode_command(Command.HEADER, 1), encode_command(Command.STOP, 1)
     last = entries(Command.START, count)
-    newest, legacy = bookmark_of(bookmarked), legacy_bookmark_of(bookmarked)
+    newest, original = bookmark_of(bookmarked), b"\0" + bookmarked.to_bytes(8, "big")
     return [
         ("Header", "close", [header]),
         ("Entry: the first", "close", [entries(Command.ENTRY, 0)]),
         ("Entry: none of that number", "close", [entries(Command.ENTRY, count)]),
         ("Bookmark, in protobuf form", "close", [bookmarks(Command.BOOKMARK, newest)]),
-        ("Bookmark, in the form of 9 bytes", "close", [bookmarks(Command.BOOKMARK, legacy)]),
+        ("Bookmark, in the form of 9 bytes", "close", [bookmarks(Command.BOOKMARK, original)]),
         ("Bookmark: none such", "close", [bookmarks(Command.BOOKMARK, b"nobody")]),
         ("Start: the last two entries", "close", [entries(Command.START, count - 2)]),
         ("Start at the end: nothing yet", "close", [last]),
         ("Start beyond the end, then Header", "close", [entries(Command.START, count + 1), header]),
         ("StartBookmark", "close", [bookmarks(Command.START_BOOKMARK, newest)]),
+        ("StartBookmark, in the form of 9 bytes", "close", [bookmarks(Command.START_BOOKMARK, original)]),
         (
             "StartBookmark: none such, then Header",
             "close",
@@ -352,7 +353,8 @@ def made_files() -> dict[str, bytes]:
         "blocks.json": _json(block_vectors()),
         "tcp.json": _json(tcp_vectors()),
         "proofs.json": _json(proof_vectors()),
-        "stream.bin": stream_vector(),
+        "stream.bin": stream_vector(NEWEST_LAYOUT),
+        "stream-1.bin": stream_vector(1),
     }
 
 
@@ -360,7 +362,7 @@ def write_files() -> dict[str, int]:
     """Write all files; return the size of each in bytes."""
     sizes = {}
     for name, content in made_files().items():
-        if name in ("proofs.json", "stream.bin"):
+        if name in ("proofs.json", "stream.bin", "stream-1.bin"):
             name, content = f"{name}.gz", gzip.compress(content, 9, mtime=0)
         (FOLDER / name).write_bytes(content)
         sizes[name] = len(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.serving import ServerThread
 from tests.interop import foreign
 from tests.vectors.maker import SUBTREES, exchange, expanded, made_files, read_file
@@ -110,9 +112,12 @@ def test_a_block_becomes_its_entries_and_back(vector: dict[str, Any]) -> None:
     number, items, root = vector["number"], items_of(vector), bytes.fromhex(vector["root in layout 16"])
     entries = entries_of(vector)
     assert encode(number, items, root) == entries == foreign.entries_of(foreign.Block(number, items, root))
-    decoder = BlockDecoder()
-    read = [decoder.feed(kind, data) for kind, data in entries]
-    assert read == [None] * (len(entries) - 1) + [StoredBlock(number, tuple(items), root)]
+    in_layout_1 = encode(number, items, root, 1)
+    assert in_layout_1 == foreign.entries_of(foreign.Block(number, items, root), 1)
+    for layout in (entries, in_layout_1):
+        decoder = BlockDecoder()
+        read = [decoder.feed(kind, data) for kind, data in layout]
+        assert read == [None] * (len(layout) - 1) + [StoredBlock(number, tuple(items), root)]
 
 
 # --- the stream ---------------------------------------------------------------------------------------------
@@ -131,9 +136,7 @@ def test_the_stream_holds_the_entries_of_the_blocks(stream: Path) -> None:
         read = [streamer.get_entry(number) for number in range(streamer.committed.total_entries)]
         assert read == [Entry(kind, number, data) for number, (kind, data) in enumerate(expected)]
         for vector in BLOCKS:
-            for index in (0, 1):
-                bookmark = entries_of(vector)[index][1]
-                assert streamer.get_bookmark(bookmark) == vector["first entry"] + index
+            assert streamer.get_bookmark(entries_of(vector)[0][1]) == vector["first entry"]
     assert stream.read_bytes() == read_file("stream.bin")
     assert not check_stream(stream).findings
 
@@ -153,6 +156,30 @@ def test_a_conversation(stream: Path, vector: dict[str, Any]) -> None:
         ServerThread(streamer, on_command_error=vector["on error"]) as server,
     ):
         assert exchange(server, commands).hex() == vector["receive"]
+
+
+def test_a_stream_of_layout_1_is_read_and_goes_on(tmp_path: Path) -> None:
+    """Earlier versions wrote it. A chain is one layout for ever, so that its nodes' entries are the same."""
+    (tmp_path / "datastream.bin").write_bytes(read_file("stream-1.bin"))
+    with closing(BlockStore.open(tmp_path)) as store:
+        assert (store.layout, store.first_number, store.last_number) == (1, 0, 2)
+        items = items_of(BLOCKS[0])
+        store.append([VerifiedBlock(3, items, bytes(48))])
+        store.advance(VerifiedBlock(3, items, bytes(48)))
+        expected = [
+            entry
+            for vector in BLOCKS
+            for entry in encode(
+                vector["number"], items_of(vector), bytes.fromhex(vector["root in layout 16"]), 1
+            )
+        ]
+        expected += encode(3, items, bytes(48), 1)
+        assert [(entry.type, entry.data) for entry in store.streamer.read_entries(0)] == expected
+        assert store.streamer.get_bookmark(b"\0" + (3).to_bytes(8, "big")) == len(expected) - len(items) - 2
+        blocks = [store.read_block(number) for number in range(4)]
+        assert [block and block.items for block in blocks[:3]] == [tuple(items_of(one)) for one in BLOCKS]
+    with closing(BlockStore.open(tmp_path)) as store:
+        assert (store.layout, store.last_number) == (1, 3)
 
 
 # --- proofs -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from sluice.datastream.protocol.commands import (
     EndAfterCatchUp,
     OnCommandError,
     Send,
+    SendEntries,
     SendRange,
     StartStream,
     StopStream,
@@ -114,6 +115,38 @@ ANSWERS: list[tuple[str, bytes, list[Effect]]] = [
     ("long bookmark", GET_MARK[:16] + b"\0\0\0\x11", [Close("bookmark of 17 bytes, expected 1 to 16")]),
     ("huge bookmark", GET_MARK[:16] + b"\xff" * 4, [Close("bookmark of 4294967295 bytes, expected 1 to 16")]),
 ]
+
+
+class NetworkStream(SmallStream):
+    """A stream with the network's bookmarks of block 7, at entry 0, and of batch 3, at entry 1."""
+
+    def get_bookmark(self, bookmark: bytes) -> int:
+        found = {bytes.fromhex("08021007"): 0, bytes.fromhex("08011003"): 1}.get(bookmark)
+        if found is None:
+            raise BookmarkNotFound(bookmark)
+        return found
+
+    def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
+        return Entry(5, 1, b"hi") if self.get_bookmark(bookmark) == 0 else Entry(0xB0, 0, b"b")
+
+
+def test_a_bookmark_in_the_original_form_stands_for_the_networks() -> None:
+    block_7, batch_3 = b"\0" + (7).to_bytes(8, "big"), b"\1" + (3).to_bytes(8, "big")
+    block_3, unknown_kind = b"\0" + (3).to_bytes(8, "big"), b"\2" + (7).to_bytes(8, "big")
+    core = CommandCore(NetworkStream(), 1, "keep")
+    for command, effects in (
+        (encode_command(Command.BOOKMARK, 1, block_7), [Send(OK + ENTRY_1)]),
+        (encode_command(Command.BOOKMARK, 1, block_3), [Send(OK + NOT_FOUND)]),
+        (encode_command(Command.BOOKMARK, 1, unknown_kind), [Send(OK + NOT_FOUND)]),
+        (
+            encode_command(Command.RANGE_BOOKMARK, 1, block_7, batch_3),
+            [Send(OK + (1).to_bytes(8, "big")), SendEntries(4096, 4132)],
+        ),
+        (encode_command(Command.START_BOOKMARK, 1, block_3), [Send(BAD_FROM_BOOKMARK)]),
+        (encode_command(Command.START_BOOKMARK, 1, batch_3), [Send(OK), StartStream(4114)]),
+    ):
+        core.receive(command)
+        assert all_effects(core) == effects
 
 
 @pytest.mark.parametrize(("name", "request_bytes", "effects"), ANSWERS, ids=[case[0] for case in ANSWERS])

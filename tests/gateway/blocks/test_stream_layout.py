@@ -12,12 +12,15 @@ from sluice.gateway.blocks.items import field_item, kinds_of
 from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     CONTINUED,
+    LAYOUTS,
+    NEWEST_LAYOUT,
     BlockDecoder,
     StoredBlock,
     bookmark_of,
+    bookmarks_of,
     encode,
     encode_runs,
-    legacy_bookmark_of,
+    layout_of,
 )
 from sluice.gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 from tests.gateway.block_makers import block_items
@@ -43,7 +46,7 @@ def decoded(entries: Entries) -> list[StoredBlock]:
 
 
 @pytest.mark.parametrize(
-    ("number", "bookmark", "legacy"),
+    ("number", "bookmark", "second"),
     [
         (0, "0802", "000000000000000000"),
         (1, "08021001", "000000000000000001"),
@@ -51,21 +54,26 @@ def decoded(entries: Entries) -> list[StoredBlock]:
         ((1 << 64) - 1, "080210ffffffffffffffffff01", "00ffffffffffffffff"),
     ],
 )
-def test_bookmarks(number: int, bookmark: str, legacy: str) -> None:
+def test_bookmarks(number: int, bookmark: str, second: str) -> None:
     assert bookmark_of(number).hex() == bookmark
-    assert legacy_bookmark_of(number).hex() == legacy
+    assert [mark.hex() for mark in bookmarks_of(number, 2)] == [bookmark]
+    assert [mark.hex() for mark in bookmarks_of(number, 1)] == [bookmark, second]
 
 
-def test_a_block_becomes_bookmarks_items_and_block_end() -> None:
+def test_a_block_becomes_bookmark_items_and_block_end() -> None:
     header, transaction, later = field_item(1, b"h"), field_item(4, b"t"), field_item(23, b"")
-    assert encode(258, [header, transaction, later], ROOT_HASH) == [
+    entries = [
         (0xB0, bytes.fromhex("0802108202")),
-        (0xB0, bytes.fromhex("000000000000000102")),
         (1, header),
         (4, transaction),
         (23, later),
         (0xB1, bytes.fromhex("0000000000000102") + ROOT_HASH),
     ]
+    assert encode(258, [header, transaction, later], ROOT_HASH) == entries
+    assert layout_of(entries[1][0]) == NEWEST_LAYOUT == 2
+    entries.insert(1, (0xB0, bytes.fromhex("000000000000000102")))
+    assert encode(258, [header, transaction, later], ROOT_HASH, 1) == entries
+    assert layout_of(entries[1][0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,8 +89,8 @@ def test_a_block_becomes_bookmarks_items_and_block_end() -> None:
 def test_long_items_are_cut(size: int, pieces: list[int]) -> None:
     items = [field_item(1, b"h"), item_of_size(7, size), field_item(4, b"t")]
     entries = encode(5, items, ROOT_HASH)
-    assert [len(data) for _, data in entries[3:-2]] == pieces
-    assert [kind for kind, _ in entries[3:-2]] == [*[0x8000_0007] * (len(pieces) - 1), 7]
+    assert [len(data) for _, data in entries[2:-2]] == pieces
+    assert [kind for kind, _ in entries[2:-2]] == [*[0x8000_0007] * (len(pieces) - 1), 7]
     assert decoded(entries) == [StoredBlock(5, tuple(items), ROOT_HASH)]
 
 
@@ -106,7 +114,7 @@ def test_entries_come_in_runs_of_limited_size(sizes: list[int], runs: list[int])
         assert [len(run.data) for run in made] == [*runs[:-1], runs[-1] + 1]  # and the block end
         assert sum(run.size_bytes for run in made) == sum(sizes)
         entries = [entry for run in made for entry in zip(run.entry_types, run.data, strict=True)]
-        assert entries == encode(5, items, ROOT_HASH)[2:]
+        assert entries == encode(5, items, ROOT_HASH)[1:]
 
 
 def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
@@ -116,7 +124,7 @@ def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
     made = list(encode_runs(5, items, ROOT_HASH))
     assert [len(run.data) for run in made] == [1, 1, 1, 1, 1, 2 + 1]
     entries = [entry for run in made for entry in zip(run.entry_types, run.data, strict=True)]
-    assert decoded([*encode(5, items[:1], ROOT_HASH)[:2], *entries]) == [
+    assert decoded([*encode(5, items[:1], ROOT_HASH)[:1], *entries]) == [
         StoredBlock(5, tuple(items), ROOT_HASH)
     ]
 
@@ -156,7 +164,7 @@ def test_runs_are_the_plain_entries_however_they_are_cut(
     runs = list(encode_runs(9, items, ROOT_HASH, kinds, items_max=items_max, bytes_max=bytes_max))
     entries = [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
     assert entries == plainly(9, items)
-    assert encode(9, items, ROOT_HASH)[2:] == entries
+    assert encode(9, items, ROOT_HASH)[1:] == entries
     for index, run in enumerate(runs):
         item_count = len(run.data) - (index == len(runs) - 1)  # the block end is not counted
         assert run.size_bytes == sum(map(len, run.data[:item_count]))
@@ -188,6 +196,7 @@ def test_what_cannot_be_laid_out_is_refused() -> None:
 
 # --- and back -----------------------------------------------------------------------------------------------
 
+LAYOUT = st.sampled_from(LAYOUTS)
 items_strategy = st.lists(
     st.builds(field_item, st.sampled_from([*range(1, 13), 19, 23, 536_870_911]), st.binary(max_size=300)),
     min_size=1,
@@ -195,9 +204,9 @@ items_strategy = st.lists(
 )
 
 
-@given(st.lists(st.tuples(st.integers(0, (1 << 64) - 1), items_strategy), max_size=4))
-def test_blocks_read_back(blocks: list[tuple[int, list[bytes]]]) -> None:
-    entries = [entry for number, items in blocks for entry in encode(number, items, ROOT_HASH)]
+@given(st.lists(st.tuples(st.integers(0, (1 << 64) - 1), items_strategy), max_size=4), LAYOUT)
+def test_blocks_read_back(blocks: list[tuple[int, list[bytes]]], layout: int) -> None:
+    entries = [entry for number, items in blocks for entry in encode(number, items, ROOT_HASH, layout)]
     assert decoded(entries) == [StoredBlock(number, tuple(items), ROOT_HASH) for number, items in blocks]
 
 
@@ -209,10 +218,9 @@ def test_long_items_read_back(sizes: list[int]) -> None:
 
 
 @settings(max_examples=300)
-@given(st.data())
-def test_one_layout_for_each_block(data: st.DataObject) -> None:
-    """The encoder writes exactly what the decoder takes."""
-    entries = encode(3, block_items(3), ROOT_HASH)
+@given(st.data(), LAYOUT)
+def test_the_encoder_writes_exactly_what_the_decoder_takes(data: st.DataObject, layout: int) -> None:
+    entries = encode(3, block_items(3), ROOT_HASH, layout)
     change = data.draw(st.sampled_from(["drop", "double", "swap", "type", "data"]))
     at = data.draw(st.integers(0, len(entries) - 1))
     entry_type, payload = entries[at]
@@ -234,10 +242,11 @@ def test_one_layout_for_each_block(data: st.DataObject) -> None:
     except LayoutError:
         return
     for block in blocks:
-        assert encode(block.number, block.items, block.root_hash) == entries
+        assert entries in [encode(block.number, block.items, block.root_hash, one) for one in LAYOUTS]
 
 
-BOOKMARKS: Entries = [(BOOKMARK_TYPE, bookmark_of(5)), (BOOKMARK_TYPE, legacy_bookmark_of(5))]
+BOOKMARK = (BOOKMARK_TYPE, bookmark_of(5))
+BOOKMARKS: Entries = [(BOOKMARK_TYPE, bookmark) for bookmark in bookmarks_of(5, 1)]
 HEADER = (1, field_item(1, b"h"))
 END = (BLOCK_END_TYPE, (5).to_bytes(8, "big") + ROOT_HASH)
 FULL_PIECE = item_of_size(7, DATA_SIZE_MAX + 1)[:DATA_SIZE_MAX]
@@ -251,7 +260,7 @@ REFUSED: dict[str, tuple[Entries, str]] = {
         [END],
         "stream between blocks: got entry type 0xb1, expected a bookmark (0xb0)",
     ),
-    "legacy bookmark first": (
+    "second bookmark first": (
         [BOOKMARKS[1]],
         "first bookmark of a block: got 000000000000000005, expected BookMark {type: 2, value: N}",
     ),
@@ -282,12 +291,20 @@ REFUSED: dict[str, tuple[Entries, str]] = {
             "expected BookMark {type: 2, value: N}"
         ),
     ),
-    "no second bookmark": (
-        [BOOKMARKS[0], HEADER],
+    "no second bookmark in layout 1": (
+        [*encode(4, [HEADER[1]], ROOT_HASH, 1), BOOKMARK, HEADER],
         "second bookmark of block 5: got entry type 0x1, expected a bookmark (0xb0)",
     ),
+    "second bookmark in layout 2": (
+        [*encode(4, [HEADER[1]], ROOT_HASH, 2), *BOOKMARKS],
+        "block 5: got a bookmark (0xb0), expected an item",
+    ),
+    "nothing but a bookmark": (
+        [BOOKMARK, END],
+        "block 5: got the block end (0xb1), expected the block's second bookmark or an item",
+    ),
     "bookmarks of two blocks": (
-        [BOOKMARKS[0], (BOOKMARK_TYPE, legacy_bookmark_of(6))],
+        [BOOKMARKS[0], (BOOKMARK_TYPE, bookmarks_of(6, 1)[1])],
         "second bookmark of block 5: got 000000000000000006, expected 000000000000000005",
     ),
     "third bookmark": (
@@ -312,7 +329,7 @@ REFUSED: dict[str, tuple[Entries, str]] = {
     ),
     "end of another block": (
         [*BOOKMARKS, HEADER, (BLOCK_END_TYPE, (6).to_bytes(8, "big") + ROOT_HASH)],
-        "end of block 5: got block number 6, expected 5, as in its bookmarks",
+        "end of block 5: got block number 6, expected 5, as in its bookmark",
     ),
     "short end": (
         [*BOOKMARKS, HEADER, (BLOCK_END_TYPE, END[1][:-1])],
@@ -364,7 +381,7 @@ REFUSED: dict[str, tuple[Entries, str]] = {
 def test_entries_that_are_refused_change_nothing(entries: Entries, text: str) -> None:
     decoder = BlockDecoder()
     for entry in entries[:-1]:
-        assert decoder.feed(*entry) is None
+        decoder.feed(*entry)
     before = decoder.block_number
     for _ in range(2):  # the second time it is in the same state, and says the same
         with pytest.raises(LayoutError) as caught:
@@ -390,10 +407,10 @@ def test_the_size_of_a_block_is_limited() -> None:
     decoder = BlockDecoder(block_bytes_max=100)
     assert [decoder.feed(*entry) for entry in entries][-1] == StoredBlock(5, tuple(items), ROOT_HASH)
     decoder = BlockDecoder(block_bytes_max=99)
-    for entry in entries[:3]:
+    for entry in entries[:2]:
         decoder.feed(*entry)
     with pytest.raises(LayoutError) as caught:
-        decoder.feed(*entries[3])
+        decoder.feed(*entries[2])
     assert str(caught.value) == "block 5: got 100 bytes of items, expected at most 99"
 
 

@@ -285,7 +285,7 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
 def inside_page_1() -> int:
     """A position on page 1 within a block that lies wholly on it."""
     position = 0
-    builder = PageBuilder(1, Committed(4096, 0))
+    builder = PageBuilder(1, Committed(4096, 0), 2)
     for block in BLOCKS:
         builder.add(block.number, block.items, bytes(48))
         offset = builder._group.base[0] - page_start(1)

@@ -36,6 +36,7 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
         report = {
             "role": "active",
             "verification_mode": "full",
+            "stream_layout": 2,
             "ready": True,
             "publishers": 0,
             "subscribers": 0,
@@ -53,11 +54,32 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
                 | {"error": None, "detail": None},
                 {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
                 | report
-                | {"error": None, "detail": None},
+                | {"stream_layout": None, "error": None, "detail": None},
             ],
             "common_block": 4,
             "agree": True,
         }
+
+
+async def test_nodes_whose_streams_have_different_layouts_are_told_apart(tmp_path: Path) -> None:
+    store(tmp_path / "a", BLOCKS)
+    store(tmp_path / "b", BLOCKS, layout=1)
+    async with (
+        running_node(tmp_path / "a") as first,
+        running_node(tmp_path / "b") as second,
+        running_node(tmp_path / "c") as empty,
+    ):
+        addresses = [str(node.grpc_address) for node in (first, second, empty)]
+        view = await collect(addresses)
+        assert (view.agree, view.healthy) == (True, False)
+        assert view.lines()[-2:] == [
+            "the nodes agree on block 7",
+            (
+                "their streams HAVE DIFFERENT LAYOUTS, so entry numbers differ: "
+                f"1: {addresses[1]}; 2: {addresses[0]}"
+            ),
+        ]
+        assert (await collect([addresses[0], addresses[2]])).healthy
 
 
 async def test_nodes_that_differ_and_one_that_is_away(tmp_path: Path) -> None:

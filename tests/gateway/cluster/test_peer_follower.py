@@ -87,6 +87,57 @@ async def test_an_empty_node_fills_itself_from_a_peer_and_has_the_same_bytes(tmp
     assert stream_bytes(tmp_path / "a") == stream_bytes(tmp_path / "b")
 
 
+async def test_a_node_that_fills_itself_from_a_stream_of_layout_1_goes_on_in_that_layout(
+    tmp_path: Path,
+) -> None:
+    store(tmp_path / "a", BLOCKS[:10], layout=1)
+    async with running_node(tmp_path / "a") as first:
+        settings = FAST | {"peers": peers(first.grpc_address)}
+        async with (
+            running_node(tmp_path / "b", **settings) as second,
+            wire_to(first) as to_first,
+            wire_to(second) as to_second,
+        ):
+            await until_block(second, 9)
+            for wire in (to_first, to_second):
+                publisher = await wire.publisher()
+                await publisher.block(*BLOCKS[10:12])
+                await publisher.answers(2)
+            assert first.store.layout == second.store.layout == 1
+    assert stream_bytes(tmp_path / "a") == stream_bytes(tmp_path / "b")
+
+
+async def test_a_peer_whose_stream_has_another_layout_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(tmp_path / "a", BLOCKS[:10], layout=1)
+    store(tmp_path / "b", BLOCKS[:2])
+    async with running_node(tmp_path / "a") as first:
+        settings = FAST | {"peers": peers(first.grpc_address)}
+        async with running_node(tmp_path / "b", **settings) as second:
+            async with wire_to(second) as wire:
+                publisher = await wire.publisher()
+                await publisher.block(BLOCKS[12])
+                await publisher.expect("behind 1")
+                await until_block(second, 9)
+            assert second.store.layout == 2
+    text = "a peer's stream has another layout: there, entries have other numbers"
+    assert logged(caplog, text)[0]["got"] == 1
+
+
+async def test_an_empty_node_does_not_follow_a_stream_of_a_layout_that_it_does_not_know(
+    tmp_path: Path,
+) -> None:
+    store(tmp_path / "a", BLOCKS[:10])
+    async with running_node(tmp_path / "a") as first:
+        first.store.layout = 9
+        settings = FAST | {"peers": peers(first.grpc_address), "role": "standby"}
+        async with running_node(tmp_path / "b", **settings) as second:
+            await until(lambda: second.following.problem is not None)
+            assert "its stream has layout 9, and this version knows 1 and 2" in str(second.following.problem)
+            assert second.store.last_number is None
+
+
 async def test_a_node_that_is_told_of_later_blocks_gets_those_between_and_goes_on_with_publishers(
     tmp_path: Path,
 ) -> None:

@@ -35,9 +35,9 @@ def run(*arguments: object) -> Result:
 def test_a_sound_data_folder(data_dir: Path) -> None:
     result = run(data_dir)
     assert result.exit_code == 0, result.output
-    entries = sum(len(block.items) + 3 for block in BLOCKS)
+    entries = sum(len(block.items) + 2 for block in BLOCKS)
     assert result.output == (
-        f"{data_dir}/datastream.bin: {entries} entries, 16 bookmarks, 1 pages, 8 blocks: sound\n"
+        f"{data_dir}/datastream.bin: {entries} entries, 8 bookmarks, 1 pages, 8 blocks: sound\n"
     )
 
 
@@ -106,8 +106,8 @@ def test_two_folders_of_the_same_blocks(data_dir: Path, tmp_path_factory: pytest
     store = BlockStore.open(other)
     commit(store, BLOCKS[:5])
     store.close()
-    entries = sum(len(block.items) + 3 for block in BLOCKS)
-    fewer = sum(len(block.items) + 3 for block in BLOCKS[:5])
+    entries = sum(len(block.items) + 2 for block in BLOCKS)
+    fewer = sum(len(block.items) + 2 for block in BLOCKS[:5])
     result = run(data_dir, "--against", other)
     assert result.exit_code == 0, result.output
     assert result.output == (

@@ -312,8 +312,8 @@ def test_the_sample_as_typed_events(sample_address: str, capsys: pytest.CaptureF
 
 
 def test_bookmarks() -> None:
-    assert bookmarks_of("l2block", 7) == [OriginalBookmark(0, 7).encode(), Bookmark(2, 7).encode()]
-    assert bookmarks_of("batch", 7) == [OriginalBookmark(1, 7).encode(), Bookmark(1, 7).encode()]
+    assert bookmarks_of("l2block", 7) == [Bookmark(2, 7).encode(), OriginalBookmark(0, 7).encode()]
+    assert bookmarks_of("batch", 7) == [Bookmark(1, 7).encode(), OriginalBookmark(1, 7).encode()]
     assert bookmarks_of("9", 7) == [b"\x09" + bytes(7) + b"\x07"]
 
 

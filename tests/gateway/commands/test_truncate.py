@@ -110,11 +110,11 @@ def test_the_last_blocks_of_a_node_are_cut_when_somebody_says_yes(data_dir: Path
     assert result.exit_code == 0, result.output
     cut = data_dir / "cut-blocks-5-to-7.bin"
     assert result.stdout.splitlines() == [
-        f"{data_dir}/datastream.bin: data folder of a node, 153 entries",
-        "stays  blocks 0 to 4, entries 0 to 95",
-        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 96 to 152, 6540 bytes",
+        f"{data_dir}/datastream.bin: data folder of a node, 145 entries",
+        "stays  blocks 0 to 4, entries 0 to 90",
+        "goes   blocks 5 to 7 of 2026-01-01T00:00:10Z to 2026-01-01T00:00:14Z, entries 91 to 144, 6462 bytes",
         f"       to {cut} first",
-        f"{data_dir}/datastream.bin ends with block 4, 96 entries now",
+        f"{data_dir}/datastream.bin ends with block 4, 91 entries now",
         f"What was cut is in {cut}",
     ]
     assert result.stderr == "Cut it? [y/N] "
@@ -146,9 +146,9 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         "file": f"{data_dir}/datastream.bin",
         "kind": "node",
         "truncated": True,
-        "kept_entries": 134,
-        "cut_entries": 19,
-        "cut_bytes": 2179,
+        "kept_entries": 127,
+        "cut_entries": 18,
+        "cut_bytes": 2153,
         "cut_to": str(place),
         "last_block": 6,
         "cut_first_block": 7,
@@ -159,7 +159,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["truncated"] is False
     assert run(data_dir, "--to-block", 6).stdout == (
-        f"{data_dir}/datastream.bin already ends with block 6, 134 entries: nothing was changed\n"
+        f"{data_dir}/datastream.bin already ends with block 6, 127 entries: nothing was changed\n"
     )
 
 
@@ -318,7 +318,7 @@ def test_what_is_asked_about_a_stream(stream: Path) -> None:
         (
             "--to-bookmark l2block:9",
             1,
-            "--to-bookmark: got 000000000000000009 and 08021009, expected a bookmark that is in {}",
+            "--to-bookmark: got 08021009 and 000000000000000009, expected a bookmark that is in {}",
         ),
         (
             "--to-bookmark 256:1",
@@ -348,7 +348,7 @@ def test_a_copy_of_a_nodes_stream_is_cut_by_blocks_or_entries(data_dir: Path) ->
     result = run(copy, "--to-block", 4, "--yes", "--json")
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
-    assert (said["kind"], said["kept_entries"], said["last_block"]) == ("stream", 96, 4)
+    assert (said["kind"], said["kept_entries"], said["last_block"]) == ("stream", 91, 4)
     assert run(copy, "--to-block", 9, "--yes").exit_code == 1
     assert run(copy, "--to-entry", 60, "--yes").exit_code == 0
     assert not (data_dir / "chain.json").exists()

@@ -308,7 +308,7 @@ async def _expect_not_ready(node: Node, wire: Wire) -> None:
             await asyncio.sleep(0.01)
     async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
         header = await client.header()
-        assert header.total_entries == len(BLOCKS[0].items) + 3
+        assert header.total_entries == len(BLOCKS[0].items) + 2
         await client.start(header.total_entries)
         assert await client.stop() == []
 

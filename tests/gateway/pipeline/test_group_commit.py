@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.blocks.root_hash import BlockHasher
-from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT
 from sluice.gateway.pipeline.dispute import Source
 from sluice.gateway.pipeline.group_commit import _needs_loop
 from sluice.gateway.pipeline.in_flight import Attempt
@@ -23,7 +22,7 @@ from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import ANSWER_SECONDS, make_blocks
 
 BLOCKS = make_blocks(12)
-ENTRY_COUNTS = [0, *accumulate(len(block.items) + BOOKMARK_COUNT + 1 for block in BLOCKS)]
+ENTRY_COUNTS = [0, *accumulate(len(block.items) + 2 for block in BLOCKS)]
 """Of so many blocks: bookmarks, items, and the end of each."""
 
 

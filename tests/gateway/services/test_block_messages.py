@@ -93,7 +93,7 @@ def test_entries_in_a_row_end_with_the_last_block_wanted_and_with_a_wrong_one() 
     assert read_back(messages, 7) == blocks[:2]
     wrong_end = [*entries_of(blocks[:1])[:-1], entries_of(blocks[1:2])[-1]]
     for spoiled, text in (
-        (entries_of(blocks)[2:], "stream before block 7: got entry type 0x1, expected a bookmark (0xb0)"),
+        (entries_of(blocks)[1:], "stream before block 7: got entry type 0x1, expected a bookmark (0xb0)"),
         (wrong_end, "block 7: got the end of block 8, expected its own end, after whole items"),
     ):
         types, column = zip(*spoiled, strict=True)
@@ -112,14 +112,14 @@ def test_sets_are_filled_as_far_as_they_may_be_and_never_span_blocks() -> None:
 def test_a_set_that_was_begun_can_be_given_out_and_the_block_goes_on() -> None:
     messages = messages_from(4)
     entries = entries_of([block(4, 10, 20)])
-    feed_all(messages, entries[:4])
+    feed_all(messages, entries[:3])
     assert not messages.messages
     messages.flush()
     messages.flush()
     assert len(messages.messages) == 1
     assert messages.in_block
     rest = BlockMessages(4, in_block=True, set_bytes_max=MANY)
-    feed_all(rest, entries[4:])
+    feed_all(rest, entries[3:])
     messages.messages += rest.messages
     assert read_back(messages, 4) == [block(4, 10, 20)]
     assert not rest.in_block
@@ -132,7 +132,7 @@ def test_within_an_item_there_is_no_place_to_stop() -> None:
     for entry in entries_of([block(4, 2 * DATA_SIZE_MAX)]):
         feed_all(messages, [entry])
         states.append(messages.in_item)
-    assert states == [False, False, False, True, True, False, False]
+    assert states == [False, False, True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_within_an_item_there_is_no_place_to_stop() -> None:
             "stream before block 4: got entry type 0xb1, expected a bookmark (0xb0)",
         ),
         (0, (BOOKMARK_TYPE, bookmark_of(5)), "block 4: got a bookmark 08021005, expected 08021004, once"),
-        (3, (BOOKMARK_TYPE, bookmark_of(5)), "block 4: got a bookmark 08021005, expected 08021004, once"),
-        (3, (BOOKMARK_TYPE, bookmark_of(4)), "block 4: got a bookmark 08021004, expected 08021004, once"),
+        (2, (BOOKMARK_TYPE, bookmark_of(5)), "block 4: got a bookmark 08021005, expected 08021004, once"),
+        (2, (BOOKMARK_TYPE, bookmark_of(4)), "block 4: got a bookmark 08021004, expected 08021004, once"),
         (
-            3,
+            2,
             (BLOCK_END_TYPE, (5).to_bytes(8, "big") + ROOT),
             "block 4: got the end of block 5, expected its own end, after whole items",
         ),
         (
-            4,
+            3,
             (BLOCK_END_TYPE, (4).to_bytes(8, "big") + ROOT),
             "block 4: got the end of block 4, expected its own end, after whole items",
         ),

@@ -60,7 +60,7 @@ async def test_small_blocks_share_a_batch_and_a_large_one_takes_several(tmp_path
 
     async with reader_of(tmp_path, *blocks) as reader:
         start = await reader.find(1)
-        assert start == Position(6, 1, in_block=False)
+        assert start == Position(5, 1, in_block=False)
         got = await read_all(reader, start, 5)
         # Blocks 1 to 3 and half of block 4, in two sets as the third item does not fit; then the other half.
         assert got == [[None, 1, None, 2, None, 3, None, None], [None, None], [4, None, 5]]

@@ -207,7 +207,7 @@ async def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_
 
 
 async def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    damaged = len(BLOCKS[0].items) + 3 + 4  # in block 1
+    damaged = len(BLOCKS[0].items) + 2 + 4  # in block 1
 
     caplog.set_level(logging.ERROR)
     async with serving(tmp_path) as node:
@@ -225,7 +225,7 @@ async def test_a_disk_that_cannot_be_read_is_an_error_behind_the_blocks_that_can
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The call once broke off with UNKNOWN, without the blocks before."""
-    first_of_1, read = len(BLOCKS[0].items) + 3, DataStreamer.read_columns
+    first_of_1, read = len(BLOCKS[0].items) + 2, DataStreamer.read_columns
 
     def failing(streamer: DataStreamer, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
         if number >= first_of_1:

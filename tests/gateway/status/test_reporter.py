@@ -28,6 +28,7 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
         assert report == {
             "role": "active",
             "verification_mode": "full",
+            "stream_layout": None,
             "ready": True,
             "publishers": 1,
             "subscribers": 1,
@@ -75,7 +76,7 @@ async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path) -> None:
 
 async def read_over_tcp(node: Node, block_count: int) -> None:
     """Read the entries of so many blocks as a data-streamer client."""
-    left = sum(len(block.items) + 3 for block in BLOCKS[:block_count])
+    left = sum(len(block.items) + 2 for block in BLOCKS[:block_count])
     async with (
         StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
         asyncio.timeout(ANSWER_SECONDS),

@@ -25,7 +25,7 @@ from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import ItemError, LayoutError
 from sluice.gateway.blocks.root_hash import BlockHasher
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode
 from sluice.gateway.errors import Fatal, StartAbandoned
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.fake_disk import FailingDisk
@@ -100,7 +100,7 @@ def test_a_block_becomes_the_entries_of_the_layout(tmp_path: Path) -> None:
     entries = [(entry.type, entry.data) for entry in store.streamer.read_entries(0)]
     first, second = BLOCKS[:2]
     assert entries == encode(0, first.items, first.root_hash) + encode(1, second.items, second.root_hash)
-    assert store.streamer.get_bookmark(legacy_bookmark_of(1)) == len(first.items) + 4
+    assert store.streamer.get_bookmark(bookmark_of(1)) == len(first.items) + 2
     assert (store.first_number, store.last_number) == (0, 1)
     assert store.chain.last_root_hash == second.root_hash
     store.close()
@@ -452,8 +452,8 @@ FOREIGN: list[tuple[str, list[tuple[int, bytes]], str]] = [
         "no bookmarks",
         [(1, b"x"), (2, b"y"), END],
         (
-            ", entry 1: got an entry of type 0x2 with 1 bytes, "
-            "expected the second bookmark of a block: does the stream hold blocks?"
+            ", entry 0: got an entry of type 0x1 with 1 bytes, "
+            "expected the bookmark of a block: does the stream hold blocks?"
         ),
     ),
     (

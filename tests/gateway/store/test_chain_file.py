@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import ChainStateError
 from sluice.gateway.blocks.merkle import HASH_SIZE
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
+from sluice.gateway.blocks.stream_layout import LAYOUTS, NEWEST_LAYOUT
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack, read_snapshot
 
 
 def chain_of(count: int) -> Chain:
@@ -23,15 +26,36 @@ def chain_of(count: int) -> Chain:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_snapshot(tmp_path) is None
     for count in (0, 1, 5):
-        (tmp_path / SNAPSHOT_NAME).write_text(pack(chain_of(count).state()))
-        found = read_snapshot(tmp_path)
-        assert found is not None
-        assert found.state() == chain_of(count).state()
+        for layout in LAYOUTS:
+            (tmp_path / SNAPSHOT_NAME).write_text(pack(Snapshot(chain_of(count), layout)))
+            found = read_snapshot(tmp_path)
+            assert found is not None
+            assert (found.chain.state(), found.layout) == (chain_of(count).state(), layout)
+
+
+def test_a_snapshot_of_an_earlier_version_is_of_layout_1(tmp_path: Path) -> None:
+    """And layout 1 is written so that an earlier version reads it."""
+    state = chain_of(3).state()
+    digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    text = json.dumps({"chain": state, "sha256": digest})
+    (tmp_path / SNAPSHOT_NAME).write_text(text)
+    found = read_snapshot(tmp_path)
+    assert found is not None
+    assert found.layout == 1
+    assert pack(found) == text
+
+
+def test_the_layout_of_a_later_version_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / SNAPSHOT_NAME).write_text(pack(Snapshot(chain_of(3), 9)))
+    with pytest.raises(Fatal) as caught:
+        read_snapshot(tmp_path)
+    expected = "1 or 2; a later version of Sluice wrote this folder"
+    assert str(caught.value) == f"{tmp_path / SNAPSHOT_NAME}: stream_layout: got 9, expected {expected}"
 
 
 def test_a_change_anywhere_is_seen(tmp_path: Path) -> None:
     """It is evidence of the last block."""
-    text = pack(chain_of(3).state()).encode()
+    text = pack(Snapshot(chain_of(3), NEWEST_LAYOUT)).encode()
     path = tmp_path / SNAPSHOT_NAME
     for at in range(len(text)):
         changed = bytearray(text)

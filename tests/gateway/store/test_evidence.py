@@ -70,8 +70,8 @@ def test_a_header_that_went_back_is_refused_and_each_is_told(tmp_path: Path) -> 
     end = int.from_bytes(headers[1][22:30], "big")
     put_header(tmp_path, headers[0])
     assert refused(tmp_path) == (
-        f"a header that counts 96 entries in {length} bytes and ends with block 4, an index of bookmarks "
-        "that covers 153 entries, chain.json that knows of block 7, and 57 whole entries, to offset "
+        f"a header that counts 91 entries in {length} bytes and ends with block 4, an index of bookmarks "
+        "that covers 145 entries, chain.json that knows of block 7, and 54 whole entries, to offset "
         f"{end}, with blocks 5 to 7 behind the header"
     )
     put_header(tmp_path, headers[1])
@@ -114,7 +114,7 @@ def test_a_file_that_is_gone_is_missed_by_the_index_too(tmp_path: Path) -> None:
     for name in ("datastream.bin", "chain.json"):
         (tmp_path / name).unlink()
     for _ in range(2):
-        with pytest.raises(Fatal, match="got no such file, expected 153 entries, as the index of bookmarks"):
+        with pytest.raises(Fatal, match="got no such file, expected 145 entries, as the index of bookmarks"):
             BlockStore.open(tmp_path)
     assert not (tmp_path / "datastream.bin").exists()
 

@@ -56,7 +56,7 @@ def test_every_page_is_made_again_from_its_blocks(folder: Path, blocks: list[Blo
         for page in range(pages):
             found = page_blocks.of_page(page)
             assert found is not None
-            builder = PageBuilder(page, found.origin)
+            builder = PageBuilder(page, found.origin, 2)
             for block in blocks[found.first : found.last + 1]:
                 root, _ = root_of(block.number, block.items, block_store.root_hash_at(block.number))
                 builder.add(block.number, block.items, root)

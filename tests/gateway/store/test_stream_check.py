@@ -90,12 +90,12 @@ CASES: list[tuple[str, Callable[[], list[Entries]], list[str], int]] = [
     (
         "an entry is missing",
         lambda: [*BLOCKS[:2], [BLOCKS[2][0], *BLOCKS[2][2:]], *BLOCKS[3:]],
-        ["second bookmark of block 2"],
-        4,
+        ["block 2: missing item: first item: got round header (field 3)"],
+        5,
     ),
     (
         "an item is of another type",
-        lambda: [*BLOCKS[:2], [*BLOCKS[2][:3], (77, BLOCKS[2][3][1]), *BLOCKS[2][4:]], *BLOCKS[3:]],
+        lambda: [*BLOCKS[:2], [*BLOCKS[2][:2], (77, BLOCKS[2][2][1]), *BLOCKS[2][3:]], *BLOCKS[3:]],
         ["block 2: item 1: got entry type 0x4d"],
         4,
     ),
