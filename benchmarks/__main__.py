@@ -35,6 +35,7 @@ NAMES = (
     "proofs",
     "tss_blocks",
     "tcp_history",
+    "tcp_tls",
     "tcp_live",
     "catch_up",
     "prepare",

@@ -30,6 +30,8 @@ GOALS: Final[dict[str, str]] = {
     "TCP history, warm": "0.6",
     "TCP history, cold": "0.1",
     "TCP history, 8 clients": "0.6",
+    "TCP with TLS, one client": "0.7",
+    "TCP with TLS, 8 clients": "0.5",
     "TCP live, memory": "< 20 kB",
     "catch-up": "0.5",
     "Spark, decode, hash, check": "1.6 with 2 free cores",

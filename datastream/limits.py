@@ -126,6 +126,9 @@ class ServerLimits:
     inactivity_timeout_seconds: float = 120.0
     """A client that neither sends nor takes a byte for this long is closed; 0: never. go: 120 s."""
 
+    handshake_timeout_seconds: float = 10.0
+    """With TLS, a client that has not done its handshake within this time is closed."""
+
     sweep_interval_seconds: float = 5.0
     """Interval of timeout checks; at most a quarter of the shorter timeout. go: 5 s."""
 
@@ -152,10 +155,9 @@ class ServerLimits:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 (never) or more")
         if self.connections_max < 1:
             raise ValueError(f"connections_max: got {self.connections_max}, expected 1 or more")
-        if self.sweep_interval_seconds <= 0:
-            raise ValueError(
-                f"sweep_interval_seconds: got {self.sweep_interval_seconds}, expected more than 0"
-            )
+        for name in ("handshake_timeout_seconds", "sweep_interval_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected more than 0")
 
 
 # --- the client ------------------------------------------------------------------------------------------

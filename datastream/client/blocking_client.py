@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sluice.datastream.errors import ConnectionEnded
 from sluice.datastream.layout import Entry, StreamHeader
@@ -24,7 +25,7 @@ from sluice.datastream.protocol.follow_core import check_same
 from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
 from sluice.datastream.protocol.packets import Packet
 
-__all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
+__all__ = ["BlockingStreamClient", "TlsContext", "iter_entries", "keep_alive"]
 
 CLIENT_KEEPALIVE_IDLE_SECONDS = 30
 """Silence before the first keepalive probe."""
@@ -34,6 +35,10 @@ CLIENT_KEEPALIVE_PROBES_COUNT = 3
 """Unanswered probes that break the connection, about a minute in all."""
 CLIENT_READ_BYTES = 1 << 18
 """Bytes that a client reads from its socket at once."""
+
+
+TlsContext = Callable[[], ssl.SSLContext]
+"""Returns the context of the next connection, such as `ssl.create_default_context`; may read files anew."""
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -49,17 +54,32 @@ class BlockingStreamClient:
 
     Args:
         timeout_seconds: for connecting and for each wait for bytes; None waits for ever.
+        tls: connect with TLS; None: without.
+        tls_server_name: the name in the server's certificate, if it is not the host.
 
     Raises:
-        OSError: the server cannot be reached.
+        OSError: the server cannot be reached, or its certificate is refused.
     """
 
     def __init__(
-        self, host: str, port: int, stream_type: int = 1, *, timeout_seconds: float | None = None
+        self,
+        host: str,
+        port: int,
+        stream_type: int = 1,
+        *,
+        timeout_seconds: float | None = None,
+        tls: TlsContext | None = None,
+        tls_server_name: str | None = None,
     ) -> None:
         self._socket = socket.create_connection((host, port), timeout_seconds)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(self._socket)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(self._socket)
+            if tls is not None:
+                self._socket = tls().wrap_socket(self._socket, server_hostname=tls_server_name or host)
+        except BaseException:
+            self._socket.close()
+            raise
         self._inbox = Inbox(stream_type)
         self._deadline: float | None = None
 
@@ -89,7 +109,7 @@ class BlockingStreamClient:
     def shut_down(self) -> None:
         """End the connection from another thread: a waiting call raises ConnectionEnded."""
         with contextlib.suppress(OSError):  # it is closed already
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of ssl would go on without TLS
 
     def header(self) -> StreamHeader:
         """Return the header of what is committed."""
@@ -175,7 +195,15 @@ class BlockingStreamClient:
         return self._socket.recv(CLIENT_READ_BYTES)
 
 
-def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
+def iter_entries(
+    host: str,
+    port: int,
+    from_entry: int = 0,
+    stream_type: int = 1,
+    *,
+    tls: TlsContext | None = None,
+    tls_server_name: str | None = None,
+) -> Iterator[Entry]:
     """Yield a server's entries from `from_entry` on, live ones too, without end.
 
     A server closes the connection of a reader that pauses for longer than its write timeout: the iterator
@@ -189,7 +217,9 @@ def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1
     """
     last: Entry | None = None
     while True:
-        with BlockingStreamClient(host, port, stream_type) as client:
+        with BlockingStreamClient(
+            host, port, stream_type, tls=tls, tls_server_name=tls_server_name
+        ) as client:
             if last is not None:
                 check_same(last, client.entry(last.number))
             client.start(from_entry if last is None else last.number + 1)

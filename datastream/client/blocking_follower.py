@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from sluice.datastream.client.blocking_client import BlockingStreamClient
+from sluice.datastream.client.blocking_client import BlockingStreamClient, TlsContext
 from sluice.datastream.errors import EntryNotFound, RemoteError
 from sluice.datastream.layout import Entry
 from sluice.datastream.limits import FollowLimits
@@ -35,6 +35,7 @@ class BlockingStreamFollower(FollowerBase):
         servers: (host, port) of the stream's servers, in the order of preference.
         from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
+        tls, tls_server_name: as in `BlockingStreamClient`, for every server.
         sleep: pauses for so many seconds; None waits for `stop` at the same time.
         now, rng: a clock in seconds, a number from 0 to 1 (tests).
 
@@ -51,11 +52,14 @@ class BlockingStreamFollower(FollowerBase):
         from_bookmark: bytes | None = None,
         stream_type: int = 1,
         limits: FollowLimits | None = None,
+        tls: TlsContext | None = None,
+        tls_server_name: str | None = None,
         sleep: Callable[[float], object] | None = None,
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(servers, from_entry, from_bookmark, stream_type, limits, now, rng)
+        self._tls, self._tls_server_name = tls, tls_server_name
         self._stopped = threading.Event()
         self._sleep = self._stopped.wait if sleep is None else sleep
         self._client: BlockingStreamClient | None = None
@@ -129,7 +133,13 @@ class BlockingStreamFollower(FollowerBase):
             return
         timeout = self._limits.answer_timeout_seconds
         deadline = time.monotonic() + timeout  # not by `now`, which may be a test's
-        client = BlockingStreamClient(*step.address, self._stream_type, timeout_seconds=timeout)
+        client = BlockingStreamClient(
+            *step.address,
+            self._stream_type,
+            timeout_seconds=timeout,
+            tls=self._tls,
+            tls_server_name=self._tls_server_name,
+        )
         try:
             client.set_deadline(deadline)
             self._start(client)

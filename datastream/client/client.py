@@ -19,7 +19,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Generator
 
-from sluice.datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
+from sluice.datastream.client.blocking_client import CLIENT_READ_BYTES, TlsContext, keep_alive
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
 from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header, answered_range_end
@@ -31,10 +31,14 @@ __all__ = ["StreamClient"]
 class _Connecting:
     """The result of `StreamClient.connect`: await it, or use it as an asynchronous context."""
 
-    def __init__(self, host: str, port: int, stream_type: int) -> None:
+    def __init__(
+        self, host: str, port: int, stream_type: int, tls: TlsContext | None, tls_server_name: str | None
+    ) -> None:
         self._host = host
         self._port = port
         self._stream_type = stream_type
+        self._tls = tls
+        self._tls_server_name = tls_server_name
 
     def __await__(self) -> Generator[object, None, StreamClient]:
         return self._connect().__await__()
@@ -47,7 +51,14 @@ class _Connecting:
         await self._client.close()
 
     async def _connect(self) -> StreamClient:
-        reader, writer = await asyncio.open_connection(self._host, self._port, limit=CLIENT_READ_BYTES)
+        tls = None if self._tls is None else await asyncio.to_thread(self._tls)  # it may read files
+        reader, writer = await asyncio.open_connection(
+            self._host,
+            self._port,
+            limit=CLIENT_READ_BYTES,
+            ssl=tls,
+            server_hostname=None if tls is None else self._tls_server_name or self._host,
+        )
         # uvloop returns a stand-in with the same methods.
         sock: socket.socket = writer.get_extra_info("socket")
         with contextlib.suppress(OSError):  # the server has closed; the first command fails
@@ -68,9 +79,21 @@ class StreamClient:
         self._inbox = Inbox(stream_type)
 
     @classmethod
-    def connect(cls, host: str, port: int, stream_type: int = 1) -> _Connecting:
-        """Connect to a server, with `await` or `async with`; raise OSError if it cannot be reached."""
-        return _Connecting(host, port, stream_type)
+    def connect(
+        cls,
+        host: str,
+        port: int,
+        stream_type: int = 1,
+        *,
+        tls: TlsContext | None = None,
+        tls_server_name: str | None = None,
+    ) -> _Connecting:
+        """Connect to a server, with `await` or `async with`; raise OSError if it cannot be reached.
+
+        Args:
+            tls, tls_server_name: as in `BlockingStreamClient`.
+        """
+        return _Connecting(host, port, stream_type, tls, tls_server_name)
 
     async def __aenter__(self) -> StreamClient:
         return self
@@ -80,7 +103,10 @@ class StreamClient:
 
     async def close(self) -> None:
         """Close the connection."""
-        self._writer.close()
+        if self._writer.get_extra_info("sslcontext") is None:
+            self._writer.close()
+        else:  # else asyncio would wait for the server's alert, up to 30 s
+            self._writer.transport.abort()
         try:
             await self._writer.wait_closed()
         except OSError:

@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.client.client import StreamClient
 from sluice.datastream.errors import EntryNotFound, RemoteError
 from sluice.datastream.layout import Entry, StreamHeader
@@ -38,6 +39,7 @@ class StreamFollower(FollowerBase):
         from_entry: the first entry; None: the first live one.
         from_bookmark: begin with this bookmark's entry instead.
         known, identity: as in `FollowCore`.
+        tls, tls_server_name: as in `BlockingStreamClient`, for every server.
         sleep, now, rng: pauses in seconds, a clock in seconds, a number from 0 to 1 (tests).
 
     Raises:
@@ -55,11 +57,14 @@ class StreamFollower(FollowerBase):
         limits: FollowLimits | None = None,
         known: KnownEntries | None = None,
         identity: StreamHeader | None = None,
+        tls: TlsContext | None = None,
+        tls_server_name: str | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(servers, from_entry, from_bookmark, stream_type, limits, now, rng, known, identity)
+        self._tls, self._tls_server_name = tls, tls_server_name
         self._sleep = sleep
         self._client: StreamClient | None = None
         self._closed = False
@@ -167,7 +172,9 @@ class StreamFollower(FollowerBase):
             await self._wait(step.seconds)
             return
         async with asyncio.timeout(self._limits.answer_timeout_seconds):
-            client = await StreamClient.connect(*step.address, self._stream_type)
+            client = await StreamClient.connect(
+                *step.address, self._stream_type, tls=self._tls, tls_server_name=self._tls_server_name
+            )
             try:
                 await self._start(client)
             except BaseException:

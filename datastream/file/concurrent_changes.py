@@ -115,7 +115,7 @@ class Changes:
 
 
 class RangeSender:
-    """Sends ranges of a stream file to one client's socket while nothing changes under it."""
+    """Sends or reads ranges of a stream file for one client's socket while nothing changes under it."""
 
     __slots__ = ("_changes", "_disk", "_path", "_seen")
 
@@ -147,6 +147,16 @@ class RangeSender:
             if changes.is_disturbed(offset, self._seen):
                 raise StreamChanged(self._path, offset)
             self._seen = changes.count
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file.
+
+        Raises:
+            StreamChanged: the client has lost its place.
+        """
+        with self._changes.lock:
+            self._check(offset)
+            return self._changes.read(self._disk, size, offset)
 
     def send(self, socket_fd: int, offset: int, size: int) -> int:
         """Send up to `size` bytes from `offset` on; return how many the socket took.

@@ -33,6 +33,7 @@ __all__ = [
     "COMMANDS",
     "ERRORS",
     "REPLIES",
+    "SPEAKS_TLS",
     "ClientState",
     "Close",
     "Command",
@@ -54,10 +55,14 @@ __all__ = [
 ANSWER_COPY_BYTES_MAX = 4_096
 """Longest answer to Entry or Bookmark that memory holds; longer ones are sent from the file."""
 
+SPEAKS_TLS = "it speaks TLS, and this port does not"
+"""The reason to close a client whose first bytes are a TLS handshake."""
+
 OnCommandError = Literal["keep", "close"]
 _HEAD = struct.Struct(">QQ")
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
+_TLS_HANDSHAKE = b"\x16\x03"
 T = TypeVar("T")
 
 _ORIGINAL_BOOKMARK_SIZE: Final = 9
@@ -288,6 +293,11 @@ class CommandCore:
         """Add bytes from the client."""
         self._buffer += data
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes of a further command have come."""
+        return bool(self._buffer)
+
     def receive_end(self) -> None:
         """Note that the client closed its sending side; earlier commands are still answered."""
         self._ended = True
@@ -316,6 +326,8 @@ class CommandCore:
         if len(buffer) < _HEAD.size:
             return None
         number, stream_type = _HEAD.unpack_from(buffer)
+        if buffer.startswith(_TLS_HANDSHAKE):
+            return [Close(SPEAKS_TLS)]
         if stream_type != self._stream_type:  # before the command is looked at, and without a Result
             return [Close(f"stream type {stream_type}, expected {self._stream_type}")]
         try:

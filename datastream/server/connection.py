@@ -7,7 +7,8 @@ Output goes in this order; each waits until the kernel has the one before:
     2  while streaming or in a range, committed bytes from the client's offset on, page by page, never padding
 
 History and live tail are the same: send what is committed, then wait for the next commit. A client that does
-not read costs no more memory than one that does: memory holds only short answers.
+not read costs no more memory than one that does: memory holds only short answers. With TLS, it holds up to
+COPIED_BYTES of encrypted bytes, too.
 
 A client's slot on the event loop is limited: COMMANDS_PER_SLOT, and a share of SEND_BYTES_PER_ITERATION.
 
@@ -18,11 +19,13 @@ Source: docs/spec/stream-file.md section 4; datastream/README.md, "Limits".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import logging
 import os
 import socket
+import ssl
 import struct
 import termios
 from collections.abc import Callable
@@ -30,12 +33,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
 from sluice.datastream.limits import RECEIVE_BYTES, ServerLimits
 from sluice.datastream.protocol.commands import (
+    SPEAKS_TLS,
     Close,
     CommandCore,
     Effect,
@@ -47,6 +52,7 @@ from sluice.datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
+from sluice.datastream.server.secure_socket import HANDSHAKE_RECORD, SecureSocket, why_refused
 
 __all__ = [
     "NO_CUT",
@@ -64,6 +70,10 @@ CHECK_THREADS = 4
 """Threads that check pages at first touch: clients on a slow disk do not wait for each other."""
 COMMANDS_PER_SLOT = 32
 """Commands of one client that one slot answers."""
+COPIED_BYTES = 1 << 16
+"""Most bytes of the file that are read at once to be encrypted."""
+JOINED_BYTES = 4_096
+"""Most bytes of entries that are sent together with the answer before them."""
 LINGER_BYTES_MAX = 1 << 16
 """Bytes that a closing connection reads and drops."""
 LINGER_FIRST_SECONDS = 0.02
@@ -75,6 +85,8 @@ SEND_BYTES_PER_ITERATION = 24 << 20
 
 More clients get shorter slots: a whole page for each of a hundred delayed live clients by 100 ms.
 """
+TLS_COST = 4
+"""How many times as long as `sendfile` it takes to read and encrypt a byte, and send it."""
 SEND_BYTES_PER_SLOT = 1 << 20
 """Most bytes sent to one client in one slot: one data page."""
 SEND_BYTES_PER_SLOT_MIN = 1 << 16
@@ -202,6 +214,8 @@ class ServerContext:
     on_command_error: OnCommandError
     forget: Callable[[Connection], None]
     """Called when a connection has ended."""
+    tls: TlsContext | None = None
+    """None: no TLS."""
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
@@ -211,14 +225,27 @@ class ServerContext:
     """The length to which the stream was truncated; clients past it must be reset."""
     first_touch: FirstTouch = field(init=False)
     """Checks pages at their first touch."""
+    _has_shaken_hands: bool = False
 
     def __post_init__(self) -> None:
         self.first_touch = FirstTouch(self.streamer.sums, self.loop)
 
     def slot_bytes(self) -> int:
         """Return how many bytes one client may be sent in one slot."""
+        cost = 1 if self.tls is None else TLS_COST
         part = SEND_BYTES_PER_ITERATION // (self.writing_count + 1)
-        return max(SEND_BYTES_PER_SLOT_MIN, min(SEND_BYTES_PER_SLOT, part))
+        return max(SEND_BYTES_PER_SLOT_MIN, min(SEND_BYTES_PER_SLOT, part) // cost)
+
+    def may_shake_hands(self) -> bool:
+        """Return True once in an iteration of the event loop: a handshake takes up to a millisecond."""
+        if self._has_shaken_hands:
+            return False
+        self._has_shaken_hands = True
+        self.loop.call_soon(self._next_handshake)
+        return True
+
+    def _next_handshake(self) -> None:
+        self._has_shaken_hands = False
 
 
 class _Progress(Enum):
@@ -245,6 +272,7 @@ class Connection:
         "_core",
         "_end_at",
         "_ended",
+        "_is_securing",
         "_linger",
         "_lingered_bytes",
         "_position",
@@ -253,6 +281,7 @@ class Connection:
         "_range_end",
         "_reached",
         "_reading",
+        "_secure",
         "_sender",
         "_slot_bytes",
         "_slot_commands",
@@ -267,6 +296,9 @@ class Connection:
     def __init__(self, context: ServerContext, sock: socket.socket, peer: str, party: str = "") -> None:
         self._context = context
         self._socket = sock
+        self._secure: SecureSocket | None = None
+        self._is_securing = context.tls is not None
+        """Whether the client's handshake is to be done."""
         self.peer = peer
         self._caused = {"caused_by": party}
         streamer = context.streamer
@@ -314,6 +346,12 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
+        if self._is_securing:
+            if now - self.active_at > limits.handshake_timeout_seconds:
+                text = "client %s: no TLS handshake within %g s, closed"
+                _logger.info(text, self.peer, limits.handshake_timeout_seconds, extra=self._caused)
+                self.close()
+            return
         # Also while the kernel takes bytes: live entries for a dead host fill its buffer slowly.
         if self._unacknowledged:
             self._look_for_progress(now)
@@ -355,11 +393,16 @@ class Connection:
         self._context.waiting.discard(self)
         self._closing = True
         self._watch(want_read=False, want_write=False)
+        if self._secure is not None and not self._is_securing:
+            with contextlib.suppress(OSError):
+                self._secure.end()
+        self._secure = None  # it refers to this connection
         self._socket.close()
         self._context.forget(self)
 
     def _reset(self) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._secure = None  # its alert would make the end look orderly
         self.close()
 
     def _guarded(self, action: Callable[..., None], *args: object) -> None:
@@ -375,13 +418,16 @@ class Connection:
             _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
             self._queue.clear()
             self._closing = True
-            self._guarded(self._end)  # everything before it went out whole
+            self._guarded(self._pump)  # everything before it goes out whole
         except (ConnectionError, TimeoutError) as error:
             _logger.debug("client %s: %s", self.peer, error)
             self.close()
         except StreamChanged as error:
             _logger.warning("client %s: reset: %s", self.peer, error, extra=self._caused)
             self._reset()
+        except ssl.SSLError as error:
+            _logger.info("client %s: closed: TLS: %s", self.peer, why_refused(error), extra=self._caused)
+            self.close()
         except (DatastreamError, OSError) as error:
             _logger.error("client %s: closed: %s", self.peer, error, extra=self._caused)
             self.close()
@@ -404,7 +450,10 @@ class Connection:
             self.close()
 
     def _on_readable(self) -> None:
-        self._guarded(self._receive if self._linger is None else self._drop_input)
+        if self._is_securing:
+            self._guarded(self._shake_hands)
+        else:
+            self._guarded(self._receive if self._linger is None else self._drop_input)
 
     def _on_writable(self) -> None:
         self._guarded(self._pump)
@@ -414,11 +463,48 @@ class Connection:
 
     # --- receiving ---------------------------------------------------------------------------------------
 
-    def _receive(self) -> None:
+    def _shake_hands(self) -> None:
+        context = self._context
+        if not context.may_shake_hands():
+            return
         try:
-            data = self._socket.recv(RECEIVE_BYTES)
+            if self._secure is None:
+                assert context.tls is not None
+                first = self._socket.recv(1, socket.MSG_PEEK)
+                if first and first != HANDSHAKE_RECORD:
+                    self._refuse("it speaks no TLS, which this port expects")
+                    return
+                self._secure = SecureSocket(self._socket, context.tls(), self._on_wire)
+            is_done = self._secure.shake_hands()
         except (BlockingIOError, InterruptedError):
             return
+        except ssl.SSLError as error:
+            self._refuse(f"the TLS handshake failed: {why_refused(error)}")
+            return
+        if not is_done:
+            self._watch(want_read=True, want_write=self._has_unsent)
+            return
+        self._is_securing = False
+        self._take(*self._secure.read())  # commands may have come behind the handshake
+
+    def _refuse(self, reason: str) -> None:
+        """End a connection without TLS, behind an alert if there is one."""
+        _logger.info("client %s: closed, %s", self.peer, reason, extra=self._caused)
+        self._is_securing, self._secure, self._closing = False, None, True
+        self._end()
+
+    def _receive(self) -> None:
+        try:
+            if self._secure is not None:
+                data, ended = self._secure.receive()
+            else:
+                data = self._socket.recv(RECEIVE_BYTES)
+                ended = not data
+        except (BlockingIOError, InterruptedError):
+            return
+        self._take(data, ended)
+
+    def _take(self, data: bytes, ended: bool) -> None:
         if data:
             # uvloop reports a socket's error once and stops polling it: a reset behind these bytes would go
             # unnoticed.
@@ -426,7 +512,7 @@ class Connection:
                 raise ConnectionResetError(error, os.strerror(error))
             self.active_at = self._context.loop.time()
             self._core.receive(data)
-        else:
+        if ended:
             self._ended = True
             self._core.receive_end()
         self._pump()
@@ -455,9 +541,11 @@ class Connection:
             case SendEntries(offset, end):
                 self._position = offset
                 self._range_end = end
+                self._join_first(end)
             case StartStream(offset):
                 self._position = offset
                 self._streaming = True
+                self._join_first(self._context.streamer.committed.total_length)
             case StopStream():
                 self._finish_entry()
                 self._reached = max(self._reached, self._position)
@@ -466,8 +554,23 @@ class Connection:
             case EndAfterCatchUp():
                 self._end_at = self._context.streamer.committed.total_length
             case Close(reason):
-                _logger.debug("client %s: %s", self.peer, reason)
+                level = logging.INFO if reason == SPEAKS_TLS else logging.DEBUG
+                _logger.log(level, "client %s: closed, %s", self.peer, reason, extra=self._caused)
                 self._closing = True
+
+    def _join_first(self, limit: int) -> None:
+        """Append the first entries to the answer before them: what comes at once wakes the client once."""
+        streamer, position = self._context.streamer, self._position
+        page_number = page_number_of(position)
+        if position >= limit or streamer.sums.state(page_number) is not PageState.GOOD:
+            return
+        if self._core.has_bytes:  # the next command may end the connection, and these could end in an entry
+            return
+        size = min(JOINED_BYTES, streamer.data_end(page_number, limit) - position)
+        if size > 0 and isinstance(self._queue[-1], bytes):
+            joined = self._sender.read(size, position)
+            self._queue[-1] += joined
+            self._position += len(joined)
 
     def _finish_entry(self) -> None:
         """Queue the rest of the current entry.
@@ -507,13 +610,13 @@ class Connection:
             return
         offset, data = found
         try:
-            count = self._socket.send(data)
+            count = self._send(data)
         except (BlockingIOError, InterruptedError):
             self._pump()
             return
         self._position = offset + count
         self._sent(count)
-        if count < len(data):
+        if count < len(data) or self._has_unsent:
             self._pump()
         else:
             self._sender.begin()  # at an entry's end, earlier updates do not concern it
@@ -523,6 +626,10 @@ class Connection:
         self._slot_bytes = self._context.slot_bytes()
         self._slot_commands = 0
         progress = self._send_all()
+        if progress is _Progress.DONE and self._closing and self._secure is not None:
+            self._secure.end()
+        if progress is _Progress.DONE and self._has_unsent:
+            progress = _Progress.BLOCKED
         if progress is _Progress.DONE and self._closing:
             self._end()
             return
@@ -531,7 +638,7 @@ class Connection:
         else:
             self._context.waiting.discard(self)
         # Neither answers nor commands pile up: while one waits, reading stops.
-        is_answering = self._queue or self._range_end != _NONE
+        is_answering = self._queue or self._range_end != _NONE or self._has_unsent
         want_read = not (is_answering or self._ended or progress is _Progress.COMMANDS_LEFT)
         self._watch(want_read, want_write=progress is not _Progress.DONE)
 
@@ -563,11 +670,16 @@ class Connection:
 
     def _send_queue(self) -> bool:
         queue = self._queue
+        if self._secure is not None:
+            try:
+                self._secure.flush()
+            except (BlockingIOError, InterruptedError):
+                return False
         while queue:
             piece = queue[0]
             try:
                 if isinstance(piece, bytes):
-                    count = self._socket.send(piece)
+                    count = self._send(piece)
                     rest: bytes | SendRange | None = piece[count:] or None
                 else:
                     count = self._send_file(piece.offset, piece.size)
@@ -606,14 +718,30 @@ class Connection:
 
     def _send_file(self, offset: int, size: int) -> int:
         self._context.streamer.sums.require(page_number_of(offset))
-        count = self._sender.send(self._socket.fileno(), offset, size)
+        if self._secure is None:
+            count = self._sender.send(self._socket.fileno(), offset, size)
+        else:
+            self._secure.flush()  # else the bytes would be read for nothing
+            count = self._secure.send(self._sender.read(min(size, COPIED_BYTES), offset))
         if count == 0:
             raise OSError(errno.EIO, f"the stream file ends before offset {offset + size}")
         return count
 
+    def _send(self, data: bytes) -> int:
+        return self._socket.send(data) if self._secure is None else self._secure.send(data)
+
+    @property
+    def _has_unsent(self) -> bool:
+        """Whether bytes that count as sent wait for room in the kernel."""
+        return self._secure is not None and self._secure.has_unsent
+
     def _sent(self, count: int) -> None:
         self._slot_bytes -= count
         self._context.bytes_sent += count
+        if self._secure is None:
+            self._on_wire(count)
+
+    def _on_wire(self, count: int) -> None:
         # Bytes in the kernel are no sign of the client: `_look_for_progress` asks.
         if not self._unacknowledged:
             self._progress_at = self._context.loop.time()

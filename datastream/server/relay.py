@@ -31,6 +31,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.client.client import StreamClient
 from sluice.datastream.client.follower import StreamFollower
 from sluice.datastream.errors import CommitFailed, DatastreamError, EntryNotRelayed, MisuseError
@@ -75,7 +76,8 @@ class Relay:
         masters: (host, port) of the stream's servers, in the order of preference; relays too.
         path: the relay's stream file; a missing one is made with the master's version and system id.
         host, port: where it serves its clients; port 0 takes a free one, see `address`.
-        follow_limits, server_limits, on_command_error: as in `StreamFollower` and `StreamServer`.
+        follow_limits, server_limits, on_command_error, tls: as in `StreamFollower` and `StreamServer`.
+        master_tls, master_tls_server_name: `tls` and `tls_server_name` of the `StreamFollower`.
         sleep: pauses in seconds (tests).
     """
 
@@ -90,6 +92,9 @@ class Relay:
         follow_limits: FollowLimits | None = None,
         server_limits: ServerLimits | None = None,
         on_command_error: OnCommandError = "keep",
+        tls: TlsContext | None = None,
+        master_tls: TlsContext | None = None,
+        master_tls_server_name: str | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._masters = masters
@@ -99,6 +104,8 @@ class Relay:
         self._follow_limits = follow_limits
         self._server_limits = server_limits
         self._on_command_error = on_command_error
+        self._tls = tls
+        self._master_tls, self._master_tls_server_name = master_tls, master_tls_server_name
         self._sleep = sleep
         self._streamer: DataStreamer | None = None
         self._server: StreamServer | None = None
@@ -165,12 +172,14 @@ class Relay:
             limits=self._follow_limits,
             known=None if streamer is None else _FileEntries(streamer),
             identity=None if streamer is None else streamer.header,
+            tls=self._master_tls,
+            tls_server_name=self._master_tls_server_name,
             sleep=self._sleep,
         )
 
     async def _serve(self, streamer: DataStreamer) -> None:
         host, port = self._listen_at
-        server = StreamServer(streamer, host, port, self._server_limits, self._on_command_error)
+        server = StreamServer(streamer, host, port, self._server_limits, self._on_command_error, self._tls)
         await server.start()
         self._server = server
         self._healing = asyncio.ensure_future(self._heal(streamer))
@@ -202,7 +211,12 @@ class Relay:
         try:
             async with (
                 asyncio.timeout(HEAL_SECONDS_MAX),
-                StreamClient.connect(*master, self._stream_type) as client,
+                StreamClient.connect(
+                    *master,
+                    self._stream_type,
+                    tls=self._master_tls,
+                    tls_server_name=self._master_tls_server_name,
+                ) as client,
             ):
                 await client.start(first)
                 async for entry in client.entries():

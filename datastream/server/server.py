@@ -18,6 +18,7 @@ import socket
 import threading
 from collections import deque
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import AddressUnavailable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
@@ -57,6 +58,7 @@ class StreamServer:
         host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
         on_command_error: what a command in the wrong state does to the connection.
+        tls: returns the context of the next handshake, such as `lambda: context`; None: no TLS.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class StreamServer:
         port: int = 6900,
         limits: ServerLimits | None = None,
         on_command_error: OnCommandError = "keep",
+        tls: TlsContext | None = None,
     ) -> None:
         if on_command_error not in ("close", "keep"):
             raise ValueError(f"on_command_error: got {on_command_error!r}, expected 'keep' or 'close'")
@@ -74,6 +77,7 @@ class StreamServer:
         self._port = port
         self._limits = ServerLimits() if limits is None else limits
         self._on_command_error = on_command_error
+        self._tls = tls
         self._connections: set[Connection] = set()
         self._places: Places[Connection] = Places(self._limits.connections_max, spares="old")
         self._listeners: list[socket.socket] = []
@@ -97,7 +101,7 @@ class StreamServer:
         self._listeners = await self._listen(loop)
         self._descriptors_end = client_descriptors_end()
         self._context = ServerContext(
-            self._streamer, loop, self._limits, self._on_command_error, self._forget
+            self._streamer, loop, self._limits, self._on_command_error, self._forget, self._tls
         )
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
         # Behind it, or an earlier commit could make a later truncation look like growth.
@@ -112,7 +116,10 @@ class StreamServer:
                 *(descriptors, wanted, wanted + SPARE_DESCRIPTORS),
             )
         for listener in self._listeners:
-            _logger.info("data streamer: listening on %s", format_address(listener.getsockname()))
+            _logger.info(
+                "data streamer: listening on %s%s",
+                *(format_address(listener.getsockname()), "" if self._tls is None else " with TLS"),
+            )
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
         listeners: list[socket.socket] = []
@@ -325,6 +332,8 @@ class StreamServer:
             self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
             return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]
+        if self._tls is not None:
+            timeouts.append(limits.handshake_timeout_seconds)
         interval = min([limits.sweep_interval_seconds, *(timeout / 4 for timeout in timeouts if timeout)])
         self._timers["sweep"] = loop.call_later(interval, self._sweep)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from sluice.datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
 from sluice.datastream.protocol.commands import OnCommandError
 from sluice.datastream.server.in_thread import open_in_thread
@@ -19,12 +20,15 @@ from sluice.gateway.commands.ds_client import client
 from sluice.gateway.commands.ds_options import (
     TIME_MAX,
     ServersType,
+    connecting_context,
     log_option,
     run_until_stopped,
     server_limits,
     serving_options,
 )
 from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.tls_options import client_tls_options
+from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
 
@@ -91,6 +95,7 @@ def server(
     writetimeout: int,
     inactivitytimeout: int,
     on_command_error: OnCommandError,
+    serving_tls: TlsContext | None,
     sleep_ms: int,
     operation_count: int,
     read_only: bool,
@@ -106,7 +111,7 @@ def server(
     async def serve() -> int:
         limits = server_limits(writetimeout, inactivitytimeout)
         with await open_in_thread(path, read_only=read_only) as streamer:
-            async with StreamServer(streamer, host, port, limits, on_command_error):
+            async with StreamServer(streamer, host, port, limits, on_command_error, serving_tls):
                 if read_only:
                     await asyncio.Event().wait()
                 await _operate(streamer, operation_count, sleep_ms / 1000)
@@ -173,6 +178,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
     callback=_stream_file,
     help="The relay's stream file, created with the master's version and system id if missing.",
 )
+@client_tls_options
 @serving_options(7900)
 @log_option
 def relay(
@@ -183,17 +189,31 @@ def relay(
     writetimeout: int,
     inactivitytimeout: int,
     on_command_error: OnCommandError,
+    serving_tls: TlsContext | None,
+    tls: ClientTls | None,
 ) -> None:
     """Follow a server, keep its stream in a file, and serve that, until Ctrl-C.
 
     The relay serves clients while it catches up and while the master is away. It resumes after a restart of
     the master or of itself. If the master has another stream than the file, the relay ends with status 1:
-    choose another --file or --server.
+    choose another --file or --server. --tls and the other --tls-… options are for the master, --serve-tls-…
+    for clients.
     """
+    master_tls = connecting_context(tls)
 
     async def follow() -> int:
         limits = server_limits(writetimeout, inactivitytimeout)
-        await Relay(servers, path, host, port, server_limits=limits, on_command_error=on_command_error).run()
+        await Relay(
+            servers,
+            path,
+            host,
+            port,
+            server_limits=limits,
+            on_command_error=on_command_error,
+            tls=serving_tls,
+            master_tls=master_tls,
+            master_tls_server_name=None if tls is None else tls.server_name,
+        ).run()
         return 0
 
     click.get_current_context().exit(run_until_stopped(follow()))

@@ -27,13 +27,21 @@ from typing import Any, TypeVar
 import click
 
 from sluice.datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower, StreamHeader
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
 from sluice.datastream.events.events import event_name, event_of, event_values
 from sluice.datastream.events.network_events import Bookmark, BookmarkType
 from sluice.datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
 from sluice.datastream.events.sanity import SanityCheck
 from sluice.datastream.limits import FollowLimits
-from sluice.gateway.commands.ds_options import ServersType, log_option, run_until_stopped
+from sluice.gateway.commands.ds_options import (
+    ServersType,
+    connecting_context,
+    log_option,
+    run_until_stopped,
+)
+from sluice.gateway.commands.tls_options import client_tls_options
+from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["bookmarks_of", "client", "entry_line", "header_line"]
 
@@ -74,6 +82,8 @@ class _Options:
     bookmarks: Sequence[bytes]
     as_json: bool
     live: bool
+    tls: TlsContext | None
+    tls_server_name: str | None
 
     def show(self, entry: Entry) -> None:
         click.echo(entry_line(entry, as_json=self.as_json))
@@ -139,6 +149,7 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
 @click.option("--dumpbatch", type=_BOOKMARK_VALUE, metavar="N", help="Print the entries of a batch, and end.")
 @click.option("--no-live", is_flag=True, help="End with the server's current last entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@client_tls_options
 @log_option
 def client(
     servers: list[Address],
@@ -152,6 +163,7 @@ def client(
     dumpbatch: int | None,
     no_live: bool,
     as_json: bool,
+    tls: ClientTls | None,
 ) -> None:
     """Query a data streamer server, or print the entries that it streams, until Ctrl-C.
 
@@ -168,6 +180,8 @@ def client(
         [] if number is None else bookmarks_of(bookmarktype, number),
         as_json,
         not no_live,
+        connecting_context(tls),
+        None if tls is None else tls.server_name,
     )
     if header:
         work = _print_header(options)
@@ -197,7 +211,7 @@ async def _connected(
     for host, port in options.servers:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                connected, answer = await _asked(host, port, ask)
+                connected, answer = await _asked(host, port, options, ask)
         except (OSError, RemoteError) as error:
             errors.append(f"{host}:{port}: {_why(error)}")
             continue
@@ -207,9 +221,13 @@ async def _connected(
     raise click.ClickException("; ".join(errors))
 
 
-async def _asked(host: str, port: int, ask: Callable[[StreamClient], Awaitable[T]]) -> tuple[StreamClient, T]:
+async def _asked(
+    host: str, port: int, options: _Options, ask: Callable[[StreamClient], Awaitable[T]]
+) -> tuple[StreamClient, T]:
     try:
-        connected = await StreamClient.connect(host, port)
+        connected = await StreamClient.connect(
+            host, port, tls=options.tls, tls_server_name=options.tls_server_name
+        )
     except OSError as error:
         raise OSError(error.errno, f"cannot connect: {error.strerror or error}") from error
     try:
@@ -296,7 +314,13 @@ async def _print_stream(options: _Options) -> int:
     start = total_entries if options.start is None else options.start
     if bookmark is None and start > total_entries:
         raise EntryNotFound(start, total_entries)
-    follower = StreamFollower(options.servers, from_entry=start, from_bookmark=bookmark)
+    follower = StreamFollower(
+        options.servers,
+        from_entry=start,
+        from_bookmark=bookmark,
+        tls=options.tls,
+        tls_server_name=options.tls_server_name,
+    )
     async with follower:
         while options.live or follower.number_next is None or follower.number_next < total_entries:
             options.show(await anext(follower))

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
 import uvloop
 
 from sluice.datastream import ServerLimits
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.addresses import parse_addresses
-from sluice.gateway.errors import AddressError
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.errors import AddressError, TlsError
 from sluice.gateway.logs import set_up_logging
+from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.tls import ServerTls, TlsFiles
 
-__all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server_limits", "serving_options"]
+__all__ = [
+    "TIME_MAX",
+    "ServersType",
+    "connecting_context",
+    "log_option",
+    "run_until_stopped",
+    "server_limits",
+    "serving_options",
+]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
@@ -63,14 +78,32 @@ def log_option(command: Decorated) -> Decorated:
     return option(command)
 
 
-def serving_options(port: int) -> Callable[[Decorated], Decorated]:
+def serving_options(port: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options of a command that serves clients.
+
+    The function gets those of TLS as `serving_tls`, a `TlsContext`, or None without any of them.
 
     Args:
         port: the default port.
     """
 
-    def add(command: Decorated) -> Decorated:
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *,
+            serve_tls_certificate: Path | None,
+            serve_tls_key: Path | None,
+            serve_tls_client_ca: Path | None,
+            **others: Any,
+        ) -> Any:
+            serving_tls = None
+            if serve_tls_certificate is not None and serve_tls_key is not None:
+                files = TlsFiles(serve_tls_certificate, serve_tls_key, serve_tls_client_ca)
+                serving_tls = ServerTls(files, "serve_tls", is_http2=False).context
+            elif serve_tls_certificate or serve_tls_key or serve_tls_client_ca:
+                raise click.UsageError("TLS needs --serve-tls-certificate and --serve-tls-key")
+            return function(serving_tls=serving_tls, **others)
+
         for option in reversed(
             (
                 click.option(
@@ -109,6 +142,24 @@ def serving_options(port: int) -> Callable[[Decorated], Decorated]:
                     show_default=True,
                     help="Close or keep a client that sends a command in the wrong state.",
                 ),
+                click.option(
+                    "--serve-tls-certificate",
+                    type=NamedPath(path_type=Path),
+                    metavar="FILE",
+                    help="TLS for clients: PEM file of the certificate. A changed file is reloaded.",
+                ),
+                click.option(
+                    "--serve-tls-key",
+                    type=NamedPath(path_type=Path),
+                    metavar="FILE",
+                    help="TLS for clients: PEM file of the private key.",
+                ),
+                click.option(
+                    "--serve-tls-client-ca",
+                    type=NamedPath(path_type=Path),
+                    metavar="FILE",
+                    help="TLS for clients: PEM file of the authorities whose clients may connect; else any.",
+                ),
             )
         ):
             command = option(command)
@@ -123,6 +174,25 @@ def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> Serve
         write_timeout_seconds=writetimeout_ms / 1000,
         inactivity_timeout_seconds=float(inactivitytimeout_seconds),
     )
+
+
+def connecting_context(tls: ClientTls | None) -> TlsContext | None:
+    """Return the context of each next connection, from the files of that moment.
+
+    Raises:
+        TlsError: a file is unusable. Later, the connection fails with an OSError.
+    """
+    if tls is None:
+        return None
+    tls.context(is_http2=False)
+
+    def context() -> ssl.SSLContext:
+        try:
+            return tls.context(is_http2=False)
+        except TlsError as error:
+            raise OSError(str(error)) from error
+
+    return context
 
 
 def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:

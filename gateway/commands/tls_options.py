@@ -1,4 +1,4 @@
-"""The options --tls, --tls-… and --via of all commands that connect to nodes."""
+"""The options --tls and --tls-… of all commands that connect to servers, and --via of those to nodes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,36 @@ from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.transport.channels import ClientTls
 from sluice.gateway.transport.outgoing import VIA_VARIABLE
 
-__all__ = ["tls_options"]
+__all__ = ["client_tls_options", "tls_options"]
 
 _OPTIONS = (
-    ("--tls-ca", "TLS: PEM file of the authorities that sign the nodes' certificates."),
+    ("--tls-ca", "TLS: PEM file of the authorities that sign the servers' certificates."),
     ("--tls-cert", "TLS: PEM file of your own certificate."),
     ("--tls-key", "TLS: PEM file of the private key of --tls-cert."),
 )
 
 
 def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the function gets `tls`, a `ClientTls`, or None without any of them.
+    """Add the options of commands that connect to nodes; see `client_tls_options`."""
 
-    Without --tls-ca the system's authorities check the node's certificate; --tls alone asks for that.
+    @functools.wraps(function)
+    def with_via(*, via: str | None, **others: Any) -> Any:
+        if via is not None:
+            os.environ[VIA_VARIABLE] = via  # for child processes, too
+        return function(**others)
+
+    via_help = (
+        "Connect to nodes directly, or relay through this process with headers that Helidon's servers "
+        "accept. auto, the default, connects directly first, and relays if the server refuses."
+    )
+    via = click.option("--via", type=click.Choice(["auto", "direct", "relay"]), help=via_help)
+    return client_tls_options(via(with_via))
+
+
+def client_tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of TLS; the function gets `tls`, a `ClientTls`, or None without any of them.
+
+    Without --tls-ca the system's authorities check the server's certificate; --tls alone asks for that.
 
     Raises:
         TlsError: from the returned function: a certificate without a key, or a key without a certificate.
@@ -40,11 +57,8 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
         tls_cert: str | None,
         tls_key: str | None,
         tls_server_name: str | None,
-        via: str | None,
         **others: Any,
     ) -> Any:
-        if via is not None:
-            os.environ[VIA_VARIABLE] = via  # for child processes, too
         # Absolute: processes in other folders may read them (Spark's workers).
         files = [None if file is None else str(Path(file).absolute()) for file in (tls_ca, tls_cert, tls_key)]
         ca_file, certificate_file, key_file = files
@@ -54,13 +68,8 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
             **others,
         )
 
-    via_help = (
-        "Connect to nodes directly, or relay through this process with headers that Helidon's servers "
-        "accept. auto, the default, connects directly first, and relays if the server refuses."
-    )
-    via = click.option("--via", type=click.Choice(["auto", "direct", "relay"]), help=via_help)
-    name_help = "TLS: the name in the nodes' certificates, if it is not their host."
-    with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(via(with_tls))
+    name_help = "TLS: the name in the servers' certificates, if it is not their host."
+    with_tls = click.option("--tls-server-name", metavar="NAME", help=name_help)(with_tls)
     for name, text in reversed(_OPTIONS):
         with_tls = click.option(name, type=NamedPath(), metavar="FILE", help=text)(with_tls)
     flag_help = "Connect with TLS; each --tls-… option implies it."

@@ -405,12 +405,14 @@ class Node:
                 "file descriptors are too few for tcp.max_connections (ulimit -n)",
                 extra=fields(got=descriptors_max(), clients=limits.connections_max),
             )
+        tls = self._servers.tls_of("tcp", is_http2=False)
         server = StreamServer(
             self.store.streamer,
             settings.tcp_address.host,
             settings.tcp_address.port,
             limits=limits,
             on_command_error=settings.tcp_on_command_error,
+            tls=None if tls is None else tls.context,
         )
         self.metrics.tcp_clients.set_function(lambda: server.client_count)
         self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)

@@ -85,7 +85,7 @@ class NodeServers:
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
         self.certificates: list[ServerTls] = []
-        """The certificates of the started servers."""
+        """The certificates of the servers, and that of the stream."""
         self.door_notes: list[DoorNotes] = []
         self._settings = settings
         self._metrics = metrics
@@ -170,6 +170,22 @@ class NodeServers:
             names = (*further_names, STATUS_NAME, HEALTH_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
 
+    def tls_of(self, section: str, *, is_http2: bool = True) -> ServerTls | None:
+        """Load the certificate of a section of the settings, and watch it; None: no TLS.
+
+        Raises:
+            TlsError: a file is unusable.
+        """
+        certificate, key, client_ca = (
+            getattr(self._settings, f"{section}_{name}")
+            for name in ("tls_certificate", "tls_key", "tls_client_ca")
+        )
+        if certificate is None:
+            return None
+        tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls", is_http2=is_http2)
+        self.certificates.append(tls)
+        return tls
+
     async def _serve(
         self,
         section: str,
@@ -178,14 +194,8 @@ class NodeServers:
         add_services: Callable[[aio.Server], None],
     ) -> Address:
         settings = self._settings
-        certificate, key, client_ca = (
-            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
-        )
-        tls = None
-        if certificate is not None:
-            tls = ServerTls(TlsFiles(certificate, key, client_ca), f"{section}.tls")
-            self.certificates.append(tls)
-        elif not address.is_loopback:
+        tls = self.tls_of(section)
+        if tls is None and not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
         has_readers_apart = settings.subscriber_address is not None
         notes = DoorNotes(f"{section}.address", self._metrics)

@@ -122,6 +122,7 @@ RULES: tuple[Rule, ...] = (
     *_tls_rules("grpc"),
     *_tls_rules("subscriber"),
     *_tls_rules("control"),
+    *_tls_rules("tcp"),
     _needs("subscriber.tls_certificate", "subscriber.address", " (grpc.tls_certificate is for grpc.address)"),
     _pair_rule("catchup"),
     _needs("catchup.tls_certificate", "catchup.tls_ca"),

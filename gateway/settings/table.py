@@ -682,6 +682,19 @@ class Settings:
         "The connection of a client whose command comes in the wrong state. `close` breaks clients that send "
         "Stop on each new connection, such as cdk-erigon's.",
     )
+    tcp_tls_certificate: Path | None = row(
+        "tcp.tls_certificate",
+        File(),
+        None,
+        "As grpc.tls_certificate, for tcp.address: it then takes no client without TLS.",
+    )
+    tcp_tls_key: Path | None = row("tcp.tls_key", File(), None, "As grpc.tls_key, for tcp.address.")
+    tcp_tls_client_ca: Path | None = row(
+        "tcp.tls_client_ca",
+        File(),
+        None,
+        "As grpc.tls_client_ca, for tcp.address. Legacy clients show no certificate.",
+    )
 
     # --- http -----------------------------------------------------------------------------------------------
     http_address: Address = row(

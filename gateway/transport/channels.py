@@ -106,8 +106,8 @@ class ClientTls:
             check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
-    def context(self) -> ssl.SSLContext:
-        """Return the OpenSSL context of relayed connections.
+    def context(self, *, is_http2: bool = True) -> ssl.SSLContext:
+        """Return the OpenSSL context of relayed connections, or of those to a stream server.
 
         Raises:
             TlsError: a file is unusable.
@@ -119,7 +119,8 @@ class ClientTls:
                 context.load_cert_chain(self.certificate_file, self.key_file)
         except OSError as error:
             raise TlsError("client TLS", got=str(error), expected="files that can be used") from error
-        context.set_alpn_protocols(["h2"])
+        if is_http2:
+            context.set_alpn_protocols(["h2"])
         return context
 
     def options(self) -> _Options:

@@ -1,4 +1,4 @@
-"""The certificates of a gRPC server: loaded, checked, and reloaded when their files change.
+"""The certificates of a gRPC server or of the stream: loaded, checked, reloaded when their files change.
 
 A shell around three PEM files, checked at every handshake and every few seconds. An operator renews a
 certificate by replacing files; open connections go on.
@@ -71,23 +71,25 @@ class _Loaded:
 
 
 class ServerTls:
-    """The TLS side of one gRPC server.
+    """The TLS side of one server.
 
     Args:
         files: the PEM files.
         setting: the setting for messages, `grpc.tls`.
+        is_http2: offer HTTP/2 in the handshake, as gRPC does.
 
     Raises:
         TlsError: a file is unusable.
     """
 
-    def __init__(self, files: TlsFiles, setting: str) -> None:
+    def __init__(self, files: TlsFiles, setting: str, *, is_http2: bool = True) -> None:
         self._files = files
+        self._is_http2 = is_http2
         self._setting = setting
         self._lock = threading.Lock()
         self._stamp = self._look()
         self._loaded = _load(files, setting)
-        self._context = _context(self._loaded)
+        self._context = _context(self._loaded, is_http2)
         self.setting = setting
         self.problem: str | None = None
         """Why the present files are not in use, if so."""
@@ -132,7 +134,7 @@ class ServerTls:
             self.problem = None
             if loaded == self._loaded:
                 return False
-            self._loaded, self._context = loaded, _context(loaded)
+            self._loaded, self._context = loaded, _context(loaded, self._is_http2)
         self._log_loaded("certificate renewed")
         return True
 
@@ -191,11 +193,12 @@ async def watch_certificates(certificates: Sequence[ServerTls], metrics: Metrics
         await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
 
 
-def _context(loaded: _Loaded) -> ssl.SSLContext:
+def _context(loaded: _Loaded, is_http2: bool) -> ssl.SSLContext:
     """Make an OpenSSL context from memory: OpenSSL itself reads only files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
+    if is_http2:
+        context.set_alpn_protocols(["h2"])
     with _as_file(loaded.certificate_pem) as certificate, _as_file(loaded.key_pem) as key:
         context.load_cert_chain(certificate, key)
     if loaded.client_ca_pem is not None:

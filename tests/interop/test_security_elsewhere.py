@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,6 +14,8 @@ import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
+from sluice.datastream import StreamClient
+from sluice.datastream.errors import ConnectionEnded
 from sluice.gateway.addresses import Address
 from sluice.gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from sluice.gateway.blocks.block import Block
@@ -102,6 +106,45 @@ async def test_operators_without_a_good_certificate_change_nothing(tmp_path: Pat
             f"sluice: failover: 127.0.0.1:{node.control_address.port} and "
             f"localhost:{node.control_address.port} are the same node; nothing has changed\n"
         )
+
+
+async def test_stream_clients_without_a_good_certificate_are_refused_and_a_renewed_one_is_shown(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("node")
+    reader = authority.client(authority.issue("reader"))
+    files = {
+        "tcp_tls_certificate": pair.certificate,
+        "tcp_tls_key": pair.key,
+        "tcp_tls_client_ca": authority.path,
+    }
+
+    async def shown(tls: ClientTls | None) -> tuple[int, object]:
+        """Return the server's number of entries, and the end of its certificate."""
+        context = None if tls is None else partial(tls.context, is_http2=False)
+        async with StreamClient.connect("127.0.0.1", node.tcp_address.port, tls=context) as client:
+            ssl_object = client._writer.get_extra_info("ssl_object")
+            return (await client.header()).total_entries, ssl_object.getpeercert()["notAfter"]
+
+    async with running_node(tmp_path / "data", **files) as node:
+        assert await publish(node, BLOCKS[:2], None) == 2
+        for tls in wrong_ones(tmp_path, authority).values():
+            with pytest.raises((OSError, ConnectionEnded)):
+                await shown(tls)
+        entries, before = await shown(reader)
+        assert entries == node.store.streamer.committed.total_entries > 0
+        authority.issue("node", days=2)
+        assert (await shown(reader))[1] != before
+        setting = {"setting": "tcp.tls"}
+
+        def ends() -> float | None:
+            return node.metrics.registry.get_sample_value("sluice_tls_certificate_end_seconds", setting)
+
+        await until(lambda: (ends() or float("inf")) < time.time() + 3 * 86_400)
+    with pytest.raises(TlsError, match="another certificate's key"):
+        async with running_node(tmp_path / "data", **files | {"tcp_tls_key": authority.issue("other").key}):
+            pass
 
 
 async def failover_of(node: Node, authority: Authority, certificate: Path, key: Path) -> str:

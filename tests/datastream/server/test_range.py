@@ -61,7 +61,7 @@ def streamer(tmp_path: Path) -> Iterator[DataStreamer]:
         yield streamer
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "uvloop, TLS"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -48,7 +48,7 @@ def streamer(tmp_path: Path) -> DataStreamer:
     return streamer
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "uvloop, TLS"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -252,11 +252,11 @@ def test_one_address_does_not_keep_out_the_others(streamer: DataStreamer) -> Non
         assert serving.server.client_count == 20
 
 
-def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Path, loop: str) -> None:
     limits = ServerLimits(write_timeout_seconds=0, sweep_interval_seconds=0.1)
     with (
         DataStreamer.open(tmp_path / "s.bin") as streamer,
-        ServerThread(streamer, limits=limits) as serving,
+        ServerThread(streamer, limits=limits, loop=loop) as serving,
         serving.connect() as slow,
         serving.connect() as quick,
     ):
@@ -273,9 +273,9 @@ def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(tmp_path: Pa
         assert read_exactly(quick, 21).endswith(b"live")
 
 
-def test_an_inactive_client_is_closed(streamer: DataStreamer) -> None:
+def test_an_inactive_client_is_closed(streamer: DataStreamer, loop: str) -> None:
     limits = ServerLimits(inactivity_timeout_seconds=0.2)
-    with streamer, ServerThread(streamer, limits=limits) as serving, serving.connect() as client:
+    with streamer, ServerThread(streamer, limits=limits, loop=loop) as serving, serving.connect() as client:
         assert read_to_end(client) == b""
 
 

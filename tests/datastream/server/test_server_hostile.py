@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -19,8 +20,9 @@ from sluice.datastream.errors import AddressUnavailable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
 from sluice.datastream.limits import ServerLimits
-from sluice.datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
+from sluice.datastream.server.connection import COMMANDS_PER_SLOT, COPIED_BYTES, LINGER_BYTES_MAX
 from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS
+from sluice.datastream.server.secure_socket import RECORD_BYTES
 from sluice.datastream.server.server import (
     KEEPALIVE_PROBES,
     KEEPALIVE_SECONDS,
@@ -43,8 +45,14 @@ BIG = b"x" * 1_000_000
 BIG_ENTRY = bytes.fromhex("02 000f4251 00000001 0000000000000000") + BIG
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "uvloop, TLS"])
 def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def plain_loop(request: pytest.FixtureRequest) -> str:
+    """For tests that use the sockets of clients as they are."""
     return str(request.param)
 
 
@@ -172,13 +180,15 @@ def test_a_flood_of_queries_that_nobody_reads(streamer: DataStreamer, loop: str)
         floods = [serving.connect() for _ in range(20)]
         for flood in floods:
             flood.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
                 while True:
                     flood.send(ENTRY_0 * 1000)
         until_blocked(serving, 20)
         for connection in set(serving.server._connections):
             held = sum(len(piece) for piece in connection._queue if isinstance(piece, bytes))
-            assert held + len(connection._core._buffer) <= 4096 + 36 + len(OK) + 1
+            record = 0 if connection._secure is None else RECORD_BYTES
+            assert held + len(connection._core._buffer) <= 4096 + 36 + len(OK) + 1 + record
+            assert connection._secure is None or len(connection._secure._unsent) <= 2 * COPIED_BYTES
         quick.sendall(HEADER)
         assert read_exactly(quick, len(OK) + 38).startswith(OK)
         for flood in floods:
@@ -191,10 +201,7 @@ def test_a_slow_line_is_not_a_client_that_does_not_read(streamer: DataStreamer, 
     with ServerThread(streamer, loop=loop, limits=limits) as serving:
         clock = Clock(serving.context.loop)
         serving.context.loop = clock  # type: ignore[assignment]
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(20)
-            client.connect((serving.host, serving.port))
+        with serving.connect(receive_bytes=4096) as client:
             client.sendall(START_0)
             until_blocked(serving)
             (connection,) = serving.server._connections
@@ -208,10 +215,12 @@ def test_a_slow_line_is_not_a_client_that_does_not_read(streamer: DataStreamer, 
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_no_file_descriptor_left(streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_file_descriptor_left(
+    streamer: DataStreamer, plain_loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Clients wait in the kernel, the loop does not spin, and then they are served."""
     limits = replace(PATIENT, accept_pause_seconds=0.3)
-    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as first:
+    with ServerThread(streamer, loop=plain_loop, limits=limits) as serving, serving.connect() as first:
         until(serving, lambda: serving.server.client_count == 1)
         clients = [socket.socket() for _ in range(5)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -243,7 +252,7 @@ def test_no_file_descriptor_left(streamer: DataStreamer, loop: str, caplog: pyte
 
 
 def test_the_last_descriptors_are_not_for_clients(
-    streamer: DataStreamer, loop: str, caplog: pytest.LogCaptureFixture
+    streamer: DataStreamer, plain_loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process can still open files, and serve its clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -252,7 +261,7 @@ def test_the_last_descriptors_are_not_for_clients(
         resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + SPARE_DESCRIPTORS + 100, hard))
     clients: list[socket.socket] = []
     try:
-        with ServerThread(streamer, loop=loop) as serving:
+        with ServerThread(streamer, loop=plain_loop) as serving:
             while len(clients) < 200:
                 clients.append(serving.connect())
                 answer = b""
@@ -280,9 +289,9 @@ def test_the_last_descriptors_are_not_for_clients(
     assert "closed, the last files that this process may open are not for clients; 1 refused" in caplog.text
 
 
-def test_a_thousand_connects_at_once(streamer: DataStreamer, loop: str) -> None:
+def test_a_thousand_connects_at_once(streamer: DataStreamer, plain_loop: str) -> None:
     """As many as the kernel queues connect before the server accepts; each is served."""
-    with ServerThread(streamer, loop=loop) as serving:
+    with ServerThread(streamer, loop=plain_loop) as serving:
         clients = [socket.socket() for _ in range(400)]
         for client in clients:
             client.setblocking(False)
@@ -493,9 +502,9 @@ def read_into(client: socket.socket, received: bytearray) -> None:
         received += more
 
 
-def test_a_closing_client_may_send_so_much_and_no_more(streamer: DataStreamer, loop: str) -> None:
+def test_a_closing_client_may_send_so_much_and_no_more(streamer: DataStreamer, plain_loop: str) -> None:
     limits = replace(PATIENT, linger_seconds=600.0)
-    with ServerThread(streamer, loop=loop, limits=limits) as serving, serving.connect() as client:
+    with ServerThread(streamer, loop=plain_loop, limits=limits) as serving, serving.connect() as client:
         client.sendall(UNKNOWN)
         assert read_to_end(client) == INVALID_COMMAND  # the server sends nothing more
         (connection,) = serving.server._connections
@@ -506,10 +515,10 @@ def test_a_closing_client_may_send_so_much_and_no_more(streamer: DataStreamer, l
         until(serving, lambda: serving.server.client_count == 0)
 
 
-def test_more_clients_than_are_accepted_or_woken_in_one_slot(streamer: DataStreamer, loop: str) -> None:
+def test_more_clients_than_are_accepted_or_woken_in_one_slot(streamer: DataStreamer, plain_loop: str) -> None:
     """The defaults are 128 and 512: the rest follows in later slots."""
     limits = replace(PATIENT, accept_batch_count=2, wakes_per_slot=2)
-    with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
+    with ServerThread(streamer, loop=plain_loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         held = threading.Event()
         serving._loop.call_soon_threadsafe(held.wait, 20)
         clients = [stack.enter_context(serving.connect()) for _ in range(5)]
@@ -534,11 +543,11 @@ def test_more_clients_than_are_swept_in_one_slot(streamer: DataStreamer, loop: s
 
 
 def test_a_server_that_does_not_get_to_accept_has_a_queue_in_the_kernel(
-    streamer: DataStreamer, loop: str
+    streamer: DataStreamer, plain_loop: str
 ) -> None:
     """As long as the limit, or as the kernel allows."""
     allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    with ServerThread(streamer, loop=loop) as serving:
+    with ServerThread(streamer, loop=plain_loop) as serving:
         (listener,) = serving.server._listeners
         info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
         assert struct.unpack_from("I", info, 28)[0] == min(LISTEN_BACKLOG_COUNT, allowed)

@@ -27,7 +27,7 @@ OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
 STOP = bytes.fromhex("0000000000000002 0000000000000001")
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "uvloop, TLS"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -93,6 +93,10 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         f"sluice: {path}: file size: found 1 bytes, expected at least 4096, the header page\n"
     )
+    assert cli.main([*server, "--serve-tls-key", "a.key"]) == 2
+    assert "TLS needs --serve-tls-certificate and --serve-tls-key" in capsys.readouterr().err
+    assert cli.main([*server, "--serve-tls-certificate", f"{path}.crt", "--serve-tls-key", "a.key"]) == 2
+    assert f"serve_tls_certificate: got {path}.crt (No such file or directory)" in capsys.readouterr().err
     with DataStreamer.open(tmp_path / "e.bin"):
         assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "e.bin")]) == 1
         assert "is in use by another program or opener" in capsys.readouterr().err

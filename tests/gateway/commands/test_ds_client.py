@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -22,8 +23,9 @@ from sluice.datastream.layout import StreamHeader, encode_entry, encode_header
 from sluice.datastream.protocol.packets import encode_result
 from sluice.gateway.commands import cli, ds_client
 from sluice.gateway.commands.ds_client import bookmarks_of, entry_line, header_line
+from tests.certificates import Authority
 from tests.datastream.masters import ScriptedServer
-from tests.datastream.serving import ServerThread
+from tests.datastream.serving import ServerThread, contexts
 from tests.datastream.streams import commit, entries, sample_file
 from tests.reference_data import needs_stream
 
@@ -59,6 +61,33 @@ def test_queries(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (shown["entry"], shown["event"], shown["values"]["block_number"]) == (17, "StartL2Block", 3)
     assert cli.main([*client, "--bookmark", "3", "--bookmarktype", "1"]) == 0
     assert capsys.readouterr().out.startswith("entry 17  StartL2Block  ")
+
+
+def test_a_server_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ca, other = tmp_path / "ca.pem", Authority(tmp_path, "other").path
+    ca.write_text("".join(ssl.DER_cert_to_PEM_cert(der) for der in contexts()[1].get_ca_certs(True)))
+    with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
+        commit(streamer, *ITEMS)
+        with ServerThread(streamer, loop="uvloop, TLS") as serving:
+            client = [*CLIENT, "--server", f"{serving.host}:{serving.port}"]
+            for work in (["--entry", "6"], ["--from", "6", "--no-live"], ["--dumpbatch", "1"]):
+                assert cli.main([*client, "--tls-ca", str(ca), *work]) == 0
+                assert capsys.readouterr().out.startswith("entry ")
+            named = ["--tls-server-name", "another.net"]
+            for options, words in (
+                (["--tls-ca", str(ca), *named], "Hostname mismatch"),
+                (["--tls-ca", str(other)], "certificate verify failed"),
+                (["--tls"], "certificate verify failed"),
+                ([], "closed the connection while answering Header"),
+            ):
+                assert cli.main([*client, *options, "--header"]) == 1
+                assert words in capsys.readouterr().err
+            assert cli.main([*client, "--tls-ca", str(tmp_path / "none"), "--header"]) == 2
+            assert "CA file: got" in capsys.readouterr().err
+        with ServerThread(streamer) as bare:
+            client = [*CLIENT, "--server", f"{bare.host}:{bare.port}", "--tls-ca", str(ca), "--header"]
+            assert cli.main(client) == 1
+            assert f"sluice: {bare.host}:{bare.port}: cannot connect: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

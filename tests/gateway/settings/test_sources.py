@@ -293,6 +293,22 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "tcp.tls_key",
+        {"tcp.tls_key": "a.key"},
+        (
+            'tcp.tls_key: got "a.key", expected tcp.tls_certificate and tcp.tls_key together, or neither '
+            "(flag --tcp-tls-key)"
+        ),
+    ),
+    (
+        "tcp.tls_client_ca",
+        {"tcp.tls_client_ca": "ca.crt"},
+        (
+            'tcp.tls_client_ca: got "ca.crt", expected tcp.tls_certificate to be set as well '
+            "(flag --tcp-tls-client-ca)"
+        ),
+    ),
+    (
         "subscriber.tls_certificate",
         {"subscriber.tls_certificate": "a.crt", "subscriber.tls_key": "a.key"},
         (
