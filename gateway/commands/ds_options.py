@@ -23,7 +23,7 @@ __all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 TIME_MAX = 2**31 - 1
-"""The longest time of an option: 24 days in milliseconds, 68 years in seconds."""
+"""24 days in milliseconds, 68 years in seconds."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -64,11 +64,7 @@ def log_option(command: Decorated) -> Decorated:
 
 
 def serving_options(port: int) -> Callable[[Decorated], Decorated]:
-    """Add the options of a command that serves clients.
-
-    Args:
-        port: the default port.
-    """
+    """Add the options of a command that serves clients."""
 
     def add(command: Decorated) -> Decorated:
         for option in reversed(
@@ -126,11 +122,7 @@ def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> Serve
 
 
 def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
-    """Run `work` until it ends, a signal stops it, or nobody reads our output any more.
-
-    Returns:
-        the result of `work`; 0 if it was stopped.
-    """
+    """Run `work` until it ends, a signal stops it, or nobody reads our output any more."""
     raise_descriptors_max()
 
     async def main() -> int:

@@ -26,7 +26,7 @@ _OPTIONS = (
 def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the function gets `tls`, a `ClientTls`, or None without any of them.
 
-    Without --tls-ca the system's authorities check the node's certificate; --tls alone asks for that.
+    Without --tls-ca the system's authorities check the node's certificate.
 
     Raises:
         TlsError: from the returned function: a certificate without a key, or a key without a certificate.
