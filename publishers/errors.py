@@ -41,7 +41,7 @@ class PublisherError(Exception):
     """The base of all errors of this package, which are dataclasses."""
 
     def __post_init__(self) -> None:
-        """Set `args` to the fields, of which pickle makes the copy."""
+        """Set `args` to the fields."""
         self.args = tuple(vars(self).values())
 
 

@@ -1,4 +1,4 @@
-"""Limits that several modules of the publisher side share: unit, reason, and what happens beyond."""
+"""Limits that several modules of the publisher side share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB: Final = 1024 * 1024
 # --- block files -----------------------------------------------------------------------------------------
 
 BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
-"""Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`."""
+"""After decompression: the node's default `publish.max_block_bytes`."""
 
 # --- messages --------------------------------------------------------------------------------------------
 
@@ -19,24 +19,22 @@ MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_DEFAULT
 """Largest gRPC message without the option `max_message_bytes`: the nodes' default."""
 
 MESSAGE_OPTION_MIN: Final = 64 * 1024
-"""Least value of that option, as of a node's setting: the longest header and proofs fit in."""
+"""As of a node's setting: the longest header and proofs fit in."""
 
 MESSAGE_OPTION_MAX: Final = 1 << 30
-"""Greatest value, as of a node's setting: gRPC holds a whole message several times."""
+"""As of a node's setting: gRPC holds a whole message several times."""
 
 MESSAGE_MARGIN_BYTES: Final = 1024
-"""Room for the framing: PublishStreamRequest and BlockItemSet add two tags and lengths (at most 12 bytes)."""
+"""PublishStreamRequest and BlockItemSet add two tags and lengths (at most 12 bytes)."""
 
 ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - MESSAGE_MARGIN_BYTES
-"""Largest item that fits in such a message, with its tag and length; the publisher refuses blocks with larger
-ones."""
+"""Largest item that fits in such a message, with its tag and length."""
 
 ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
-"""About the size of an item set: large enough that a message costs little, small enough that a skip stops a
-block early."""
+"""Large enough that a message costs little, small enough that a skip stops a block early."""
 
 ITEM_SET_ITEMS_MAX: Final = 4_096
-"""Items in one set: a node needs about 6 ms for them. Only items below 14 bytes reach this."""
+"""A node needs about 6 ms for them. Only items below 14 bytes reach this."""
 
 STATUS_SECONDS: Final = 5.0
 """Longest wait for a gateway's status."""
@@ -50,19 +48,18 @@ CACHE_BYTES_DEFAULT: Final = 256 * MIB
 """Unacknowledged blocks held; the publisher may exceed this by one block."""
 
 WINDOW_BLOCKS_DEFAULT: Final = 128
-"""Blocks offered and not acknowledged; at the limit the publisher waits. Above the node's
-`publish.stall_blocks` (3), to overtake a stalled winner."""
+"""Blocks offered and not acknowledged. Above the node's `publish.stall_blocks` (3), to overtake a stalled
+winner."""
 
 OFFERS_MAX: Final = 4 * WINDOW_BLOCKS_DEFAULT
-"""Headers remembered to tell a late answer from a fresh one; beyond, the oldest is forgotten."""
+"""Headers remembered to tell a late answer from a fresh one."""
 
 BAD_PROOF_RETRIES_MAX: Final = 2
-"""Retries of a block after BAD_BLOCK_PROOF: another node, or this one with another key after a restart, may
-take it. Each gateway is tried once in any case."""
+"""Another node, or this one with another key after a restart, may take the block. Each gateway is tried once
+in any case."""
 
 INVALID_REQUEST_RETRIES_MAX: Final = 2
-"""Streams in a row that INVALID_REQUEST ends, without a newly stored block, before the publisher gives up.
-Each gateway is tried once in any case."""
+"""Streams in a row, without a newly stored block. Each gateway is tried once in any case."""
 
 LATENCY_SAMPLES_MAX: Final = 65_536
 """Times to acknowledgement kept for the report; the newest stay."""
@@ -70,8 +67,7 @@ LATENCY_SAMPLES_MAX: Final = 65_536
 # --- time ------------------------------------------------------------------------------------------------
 
 ANSWER_TIMEOUT_SECONDS_DEFAULT: Final = 60.0
-"""Longest silence of a gateway with blocks unacknowledged: it neither takes bytes nor says anything new. Then
-the publisher leaves it (TIMEOUT)."""
+"""Longest silence of a gateway with blocks unacknowledged: it neither takes bytes nor says anything new."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Longest wait for the gateway to end a stream that we ended; then we cancel it."""
@@ -91,7 +87,7 @@ ARROW_BATCH_HASHES: Final = 8_192
 """Rows of hashes in one Arrow batch."""
 
 BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
-"""Blocks in one batch of a streaming query: each batch costs Spark some 100 ms, and a crash repeats one."""
+"""Each batch costs Spark some 100 ms, and a crash repeats one."""
 
 PARTITIONS_MAX: Final = 1_000_000
 """Parts of a source of files, each a Spark task."""
@@ -112,4 +108,4 @@ STATUS_POLL_SECONDS: Final = 0.25
 # --- block maker -----------------------------------------------------------------------------------------
 
 MAKER_BLOCKS_MAX: Final = 10_000_000
-"""Blocks of one `sluice generate`: a typing error should not fill a disk."""
+"""A typing error should not fill a disk."""

@@ -20,7 +20,6 @@ class NumberRange:
     first: int = 0
     """At least 0."""
     end: int | None = None
-    """None: without end."""
 
     def __contains__(self, number: int) -> bool:
         return number >= self.first and (self.end is None or number < self.end)
@@ -41,11 +40,7 @@ def number_of(text: str, most: int) -> int | None:
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a half-open range into at most `parts` parts of about the same size, none empty.
-
-    Returns:
-        (first, end) of each part, in order.
-    """
+    """Cut a half-open range into at most `parts` parts of about the same size, none empty."""
     count = end - first
     if count <= 0:
         return []
@@ -55,11 +50,10 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a sequence of weights, at least 1 each, into at most `parts` parts of about the same weight, none
-    empty.
+    """Cut weights of at least 1 into at most `parts` parts of about the same weight, none empty.
 
     Returns:
-        (first, end) of each part, by position, in order.
+        (first, end) of each part, by position.
     """
     if not weights:
         return []

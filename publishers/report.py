@@ -1,10 +1,11 @@
-"""Reports of publishers: the counts shown at the end, how they travel as JSON, and their sums.
+"""Reports of publishers.
 
 Pure. Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in
 partition 3, and `team-3-attempt-1.2` when Spark retries that task. All of these add up to `team.2`.
 
 After a crash Spark may run the last batch of a query again; only its last run counts. A query with an empty
 checkpoint is another query: its batch 0 is added, even to a batch 0.
+
 Source: docs/spark.md.
 """
 
@@ -47,9 +48,7 @@ class RefusedBlock:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """The counts of one publisher, of blocks unless a field names another unit; Spark's sink writes it to a
-    file.
-    """
+    """The counts of one publisher, of blocks unless a field names another unit."""
 
     publisher_id: str
     first_block: int | None = None
@@ -58,7 +57,7 @@ class PublishReport:
     safe_through: int | None = None
     """The last block known to be stored, with all before it."""
     stored_from: int | None = None
-    """No gateway stores blocks below this one; None: one may."""
+    """No gateway stores blocks below this one."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
@@ -90,7 +89,6 @@ class PublishReport:
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
     """Times of the newest blocks won, from the last byte sent to the acknowledgement."""
     failure: str | None = None
-    """The reason why the publisher gave up."""
     trouble: str | None = None
     """The last fault of a stream since a block was last stored."""
 
@@ -110,7 +108,7 @@ class PublishReport:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PublishReport:
-        """Make a report of its fields in JSON; raise TypeError for an unknown one."""
+        """Raises TypeError for an unknown field."""
         fields = dict(fields)
         fields["refused"] = tuple(RefusedBlock(**refused) for refused in fields.get("refused", ()))
         fields["latency_ns"] = tuple(fields.get("latency_ns", ()))
@@ -127,7 +125,7 @@ def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:
-    """Return the nearest-rank percentile (0 < percent ≤ 100); None: there are no samples."""
+    """Return the nearest-rank percentile (0 < percent ≤ 100)."""
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
@@ -146,7 +144,7 @@ def add_reports(
 ) -> PublishReport:
     """Add up reports, oldest first, under the name `publisher_id`.
 
-    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; otherwise none, for a small sum.
+    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; otherwise none.
 
     Returns:
         Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
@@ -179,7 +177,7 @@ def add_reports(
 def by_publisher(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> list[PublishReport]:
-    """Add up the reports of each publisher over partitions and attempts, as `add_reports`; sorted by name."""
+    """Add up over partitions and attempts, as `add_reports`; sorted by name."""
     name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
     groups: dict[str, list[PublishReport]] = {}
     for report in reports:
@@ -202,7 +200,7 @@ class QueryTotals:
     publishers: tuple[PublishReport, ...] = ()
     """Each publisher, with the last batch."""
     query_id: str | None = None
-    """Spark's id, the same over restarts; None: not known."""
+    """Spark's id, the same over restarts."""
 
     @property
     def total(self) -> PublishReport:
@@ -216,7 +214,6 @@ class QueryTotals:
 
         Args:
             batch_id: Spark's number, 0 for a query that begins anew.
-            reports: of its tasks.
             query_id: Spark's id of the query; None: taken for the same.
         """
         is_other = None not in (query_id, self.query_id) and query_id != self.query_id
@@ -256,13 +253,11 @@ class JobProgress:
     last_stored: int | None
     """Last block of the first gateway that answers; None: it has none, or none answers."""
     is_reachable: bool
-    """True if a gateway answered."""
     ready: int
     """Publishers that have been ready to send."""
     running: int
     elapsed_seconds: float
     first_block: int | None = None
-    """None: not known yet."""
     last_block: int | None = None
     """None: not known, or the source has no end."""
     safe_through: int | None = None
@@ -284,11 +279,9 @@ class JobReport:
     """Those that did something, by name."""
     failures: tuple[JobFailure, ...]
     elapsed_seconds: float
-    """The time from the start of the jobs to the end of the last."""
+    """The time to the end of the last job."""
     blocks_per_second: float = 0.0
-    """See `JobProgress`."""
     is_interrupted: bool = False
-    """True if they were stopped early."""
 
     @property
     def is_complete(self) -> bool:
@@ -303,7 +296,7 @@ class JobReport:
 
     @property
     def safe_through(self) -> int | None:
-        """The last block known to be stored, with all before it."""
+        """See `PublishReport.safe_through`."""
         return safe_through_of(self.publishers)
 
     def to_fields(self) -> dict[str, Any]:

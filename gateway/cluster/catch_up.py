@@ -1,6 +1,6 @@
 """Catching up: which peer to try next, what its answers mean, and how long to back off.
 
-Pure: no gRPC type, no clock. The shell (`cluster.peer_follower`) calls `step` and obeys:
+Pure. The shell (`cluster.peer_follower`) calls `step` and obeys:
 
     Try(address)      ask the peer for its status, pass it to `told`, subscribe to the `Range` that `told`
                       returns, and report the end of the attempt with `ended`
@@ -15,12 +15,12 @@ A node either
     peer (`active_beside`), so that a hung standby keeps no other from its blocks. If every peer sends invalid
     data, that is a `problem` at once: this node has another chain than they.
 
-A target is only a claim. The node ignores one that is implausibly far ahead (`is_plausible`). A target that
-no peer helps to reach costs attempts at growing distances, and is a `problem` while the node makes no
-progress. If only publishers told of the target and no peer has even the next block, the node gives it up
-after `CatchUpRules.unconfirmed_ns` (`take_given_up`): a publisher that is wrong must not keep a node out of
-service. If the publisher was right, the node finds out later from its peers or the next publisher.
-Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.
+A target is only a claim. The node ignores one that is implausibly far ahead, and gives up one that no peer
+confirms: a publisher that is wrong must not keep a node out of service. If it was right, the node finds out
+later from its peers or the next publisher.
+
+Source: gateway/README.md, "From a peer"; docs/subscribing.md, "Nodes that read from each other";
+docs/spec/wire.md section 2.
 """
 
 from __future__ import annotations
@@ -49,19 +49,16 @@ __all__ = [
 ]
 
 TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
-"""How far above everything that the node and its peers have a publisher is believed: half a year of
-blocks."""
+"""Half a year of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpRules:
-    """The settings of catching up; the defaults are those of `gateway.settings.table`. Times are
-    nanoseconds."""
+    """The settings of catching up. Times are nanoseconds."""
 
     stalled_attempts_max: int = 5
-    """Attempts without a new block that make a problem."""
     backoff_ns: int = 1_000_000_000
-    """The first backoff; it doubles with each failure."""
+    """The first backoff."""
     backoff_max_ns: int = 60_000_000_000
     unconfirmed_ns: int = 60_000_000_000
     """How long a node pursues a target that no peer confirms; 0: for ever."""
@@ -182,7 +179,6 @@ class _Peer:
     """Failures in a row that `PeerBackoff.RISING_A_LITTLE` counts; reaching the peer's last block ends them
     too."""
     told: Told = Told.NOTHING
-    """The peer's answer in the current attempt."""
     backs_off_until_ns: int = 0
     last_number: int | None = None
     """The last block that it reported when it was tried."""
@@ -190,12 +186,11 @@ class _Peer:
     """The block needed when it subscribed."""
     has_answered: bool = False
     role: str = ""
-    """The role in its last answer; empty: no answer, or not a Sluice node."""
+    """Empty: no answer, or not a Sluice node."""
     first_seen: int | None = None
     last_seen: int | None = None
     """The last block in that answer; `last_number` is known only of peers that were tried."""
     shunned_until_ns: int = 0
-    """The node leaves no other peer for this one before."""
     is_itself: bool = False
     lie: str = ""
     """Its last invalid message, in words."""
@@ -212,8 +207,6 @@ class CatchUp:
     """One aim, and the peers that help to reach it.
 
     Args:
-        addresses: the peers, the preferred one first.
-        rules: the settings.
         live: follow for ever; False: catch up to `target`.
         curious: ask every peer for its last block once, and aim at the highest.
     """
@@ -257,17 +250,14 @@ class CatchUp:
         )
 
     def _lies(self) -> list[str]:
-        """Return each peer's invalid message, if every peer sent one for the needed block.
-
-        This node's chain is wrong then, or all peers are: further attempts would show nothing new.
-        """
+        """This node's chain is wrong then, or all peers are: further attempts would show nothing new."""
         others = [peer for peer in self._peers if not peer.is_itself]
         if any(peer.lied_at_number != self._next_number for peer in others):
             return []
         return [f"{peer.address} sent what cannot be: {peer.lie}" for peer in others]
 
     def distance(self, next_number: int) -> int:
-        """Return how many blocks the node knows of and does not have."""
+        """How many blocks the node knows of and lacks."""
         return 0 if self.target is None else max(0, self.target - next_number + 1)
 
     def _is_unconfirmed(self) -> bool:
@@ -277,7 +267,6 @@ class CatchUp:
         return all(last is None or last < self._next_number for last in lasts)
 
     def _doubt_at_ns(self) -> int | None:
-        """Return when the node gives the target up; None: it does not."""
         if not self.rules.unconfirmed_ns or not self._is_unconfirmed():
             return None
         since_ns = [] if self._unconfirmed_since_ns is None else [self._unconfirmed_since_ns]
@@ -286,7 +275,7 @@ class CatchUp:
         return min(since_ns) + self.rules.unconfirmed_ns if since_ns else None
 
     def _note_unconfirmed(self, *, comes_forward: bool, now_ns: int) -> None:
-        """Note since when blocks arrive while no peer confirms the target: no attempt stalls then."""
+        """Note since when blocks arrive while no peer confirms the target."""
         if not self._is_unconfirmed():
             self._unconfirmed_since_ns = None
         elif comes_forward and self._unconfirmed_since_ns is None:
@@ -346,11 +335,11 @@ class CatchUp:
 
     @staticmethod
     def _is_preferred(peer: _Peer) -> bool:
-        """Return whether the peer is active and has brought a block since it lied."""
+        """It is active, and has brought a block since it lied."""
         return peer.role == Phase.ACTIVE.value and not peer.lie and not peer.is_itself
 
     def _in_order(self) -> list[_Peer]:
-        """Return the peers in a follower's order: active ones first, of these the longest chain."""
+        """Active peers come first, of these the longest chain."""
         return sorted(
             self._peers,
             key=lambda peer: (0, -(peer.last_seen or 0)) if self._is_preferred(peer) else (1, 0),
@@ -369,7 +358,7 @@ class CatchUp:
             self.target = number
 
     def step(self, next_number: int, now_ns: int) -> Step:
-        """Return the next step; `next_number` is the block that this node needs next."""
+        """Return the next step."""
         comes_forward = next_number > self._next_number >= 0
         if next_number != self._next_number:  # a publisher may have brought it
             if self._next_number >= 0:
@@ -410,7 +399,6 @@ class CatchUp:
 
         Args:
             next_number: the block that this node needs next; None: any first block will do.
-            role: the peer's role; empty if it does not say.
 
         Returns:
             What to subscribe to; or, for `ended` with NOTHING, why nothing.
@@ -456,7 +444,7 @@ class CatchUp:
     def ended(
         self, address: str, outcome: AttemptOutcome, reason: str, next_number: int, now_ns: int
     ) -> None:
-        """Take the end of an attempt; `reason` is for people, `next_number` is needed now."""
+        """Take the end of an attempt."""
         peer = self._peer(address)
         answer = OUTCOMES[outcome]
         if self.live:
@@ -512,5 +500,4 @@ class CatchUp:
 
 
 def _is_level(last: int | None, next_number: int | None) -> bool:
-    """Return whether a peer with this last block has nothing for a node that needs `next_number`."""
     return last is None or (next_number is not None and last < next_number)

@@ -1,6 +1,6 @@
 """The client of a node's control address (`gateway.cluster.control_service`).
 
-A shell. Every call has a time limit, and raises `NodeCallFailed` with the node's words.
+Every call has a time limit.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ _SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed p
 
 
 class ControlClient:
-    """A client of one node's control address; `async with` closes the connection."""
+    """A client of one node's control address."""
 
     def __init__(
         self, address: str, tls: ClientTls | None = None, *, call_seconds: float = CONTROL_CALL_SECONDS
     ) -> None:
         self.address = address
-        """The control address, `host:port`."""
         self._call_seconds = call_seconds
         self._channel = open_channel(address, tls)
         self._stub = control_pb2_grpc.NodeControlStub(self._channel)
@@ -59,13 +58,12 @@ class ControlClient:
         return await self._answer(self._stub.drain(request, timeout=lease_seconds))
 
     async def resume(self, drain_id: str) -> NodeStatus:
-        """Make the node take publishers again if this is its last drain; older nodes do so after any
-        drain."""
+        """Undo this drain; older nodes resume after any."""
         request = control_pb2.ResumeRequest(drain_id=drain_id)
         return await self._answer(self._stub.resume(request, timeout=self._call_seconds))
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
-        """Wait until the node has a block with this root hash of 48 bytes."""
+        """Wait until the node has a block with this root hash."""
         request = control_pb2.AwaitBlockRequest(
             block_number=number, root_hash=root_hash, timeout_seconds=timeout_seconds
         )
@@ -104,12 +102,7 @@ def _is_unanswered(error: aio.AioRpcError) -> bool:
 
 
 def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
-    """Read a NodeState; an unknown phase of a newer version becomes DRAINING, which nobody acts on.
-
-    Args:
-        state: the answer.
-        asked: the address that answered, `host:port`.
-    """
+    """Read a NodeState; an unknown phase of a newer version becomes DRAINING, which nobody acts on."""
     try:
         phase = Phase[control_pb2.Phase.Name(state.phase)]
     except (KeyError, ValueError):
@@ -128,7 +121,7 @@ def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
 
 
 def _reached(text: str, asked: str) -> str:
-    """Return the address to connect to; a wildcard host becomes the host that was asked."""
+    """A wildcard host becomes the host that was asked."""
     try:
         return str(parse_address(text).reached_by(parse_address(asked).host))
     except AddressError:  # from a newer version, or asked over a Unix socket

@@ -1,7 +1,7 @@
 """The control service `sluice.control.NodeControl`, by which operators change the role of a node.
 
-A shell around `cluster.role_keeper`. It listens at its own address (`control.address`, by default on the
-loopback interface), because its callers can take a node out of service.
+It listens at its own address (`control.address`, by default on the loopback interface), because its callers
+can take a node out of service.
 
     the role table refuses, or another chain         FAILED_PRECONDITION
     too late                                         DEADLINE_EXCEEDED
@@ -78,12 +78,8 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     """The servicer that `sluice failover` calls.
 
     Args:
-        keeper: changes the role.
-        store: has the last block.
-        report: returns the node's report.
         is_itself: returns whether an address leads to this node.
-        instance: the name of this process.
-        allowed_subjects: names in certificates, of which a caller must prove one. Empty: everybody may call.
+        allowed_subjects: names in certificates, of which a caller must prove one.
     """
 
     def __init__(
@@ -179,12 +175,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         *,
         is_only_asked: bool = False,
     ) -> control_pb2.NodeState:
-        """Make a change even if its caller leaves meanwhile, and return the node's new state.
-
-        Args:
-            caller: is told when it is gone.
-            is_only_asked: the call changes nothing, and ends with its caller.
-        """
+        """Make a change even if its caller leaves meanwhile, and return the node's new state."""
         asker = caller_of(context)
         extra = fields(change=what, peer=asker.peer, subject=asker.subjects[0] if asker.subjects else None)
         log.info("asked to change", extra=extra)
@@ -225,7 +216,6 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 class _Caller:
     def __init__(self) -> None:
         self.is_gone = False
-        """It cancelled the call, or its deadline is over."""
 
     def waits(self) -> bool:
         return not self.is_gone

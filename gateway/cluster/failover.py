@@ -12,26 +12,15 @@
     before activate               resumes the source, which is active again
     activate, refused             resumes the source: another failover may have drained the target
     activate, no or late answer   asks the target what it is once its change is over, and goes on if it is
-                                  active; else resumes the source. A target that died may come back as active;
-                                  the failover says so
-    stand by, failed or late      undoes nothing, since the load has moved, and reports what the source is. A
-                                  live source asks its successor when its lease ends, and is active again
-                                  unless that is active; a dead one comes back as a standby
+                                  active; else resumes the source
+    stand by, failed or late      undoes nothing, since the load has moved
 
-    interrupted                   the failover
-    before activate               abandons the step and resumes the source at once
-    from activate on              finishes; each of its calls has a time limit
-
-In each case the failover reports what both nodes are at the end. Both are standbys if the source was
-restarted in the middle; then an operator decides with `force`.
-
-With `force` the failover treats the source as dead and activates the target as it is. It refuses while the
-source still answers as active, or something else answers in its place. A dead node that comes back is active
-as well, and both nodes take blocks of the same chain until the same failover without `force` makes it a
-standby. A target whose own acknowledgements need other nodes (`commit.min_standbys`) may have none left: it
-is active and not ready then, and a step says so.
+An interruption before activate abandons the step and resumes the source; from activate on the failover
+finishes.
 
 A shell without sockets: it talks to `NodeControl`, so that a test can lose any answer.
+
+Source: docs/operations.md, "Fail over".
 """
 
 from __future__ import annotations
@@ -51,22 +40,20 @@ from sluice.gateway.limits import CONTROL_CALL_SECONDS
 __all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
 
 FAILOVER_LEVEL_SECONDS: Final = 10.0
-"""How long a standby may take to reach the source's last block while publishers wait; then the failover
-undoes itself."""
+"""How long a standby may take to reach the source's last block while publishers wait."""
 
 FAILOVER_LOOK_SECONDS: Final = 2.0
 """How long an interrupted failover waits for each node's final state."""
 
 FAILOVER_READY_SECONDS: Final = 20.0
-"""How long a failover between two active nodes waits for the target to be ready: with `commit.min_standbys`
-the target is ready only while the source has its blocks, which takes the source about
-`catchup.stall_seconds`."""
+"""How long a failover between two active nodes waits: with `commit.min_standbys` the target is ready only
+while the source has its blocks, which takes the source about `catchup.stall_seconds`."""
 
 FAILOVER_READY_POLL_SECONDS: Final = 0.5
 """Time between two questions meanwhile; a node whose blocks wait for others stays ready for 3 s."""
 
 FAILOVER_LEASE_SECONDS: Final = 30.0
-"""The lease of a drained node: longer than all steps of a failover together."""
+"""Longer than all steps of a failover together."""
 
 _Result = TypeVar("_Result")
 
@@ -75,11 +62,10 @@ _INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """The state of a node, as its control address reports it."""
+    """The state of a node."""
 
     phase: Phase
     last_number: int | None
-    """Its last block; None: it is empty."""
     last_root_hash: bytes
     """That block's root hash, 48 bytes; empty for an empty node."""
     grpc_address: str
@@ -88,9 +74,8 @@ class NodeStatus:
     publisher_count: int = 0
     followed: str = ""
     problems: tuple[str, ...] = ()
-    """Why it is not ready, in words."""
     instance: str = ""
-    """The name of its process; empty where the node does not tell."""
+    """Empty where the node does not tell."""
 
     @property
     def last_text(self) -> str:
@@ -134,13 +119,7 @@ class FailoverStep:
 
 
 class Failover:
-    """One failover between two nodes.
-
-    Args:
-        source: the node that is active, or was.
-        target: the standby.
-        report: called after each step.
-    """
+    """One failover between two nodes."""
 
     def __init__(
         self,
@@ -159,12 +138,10 @@ class Failover:
         self._level_seconds = level_seconds
         self.is_interrupted = False
         self._stoppable: asyncio.Future[Any] | None = None
-        """The work that an interruption cancels."""
         self._drain_asked_at: float | None = None
-        """When the source was asked to drain, by `clock`; its lease begins later. None: not asked, or
-        refused."""
+        """By `clock`; the lease begins later. None: not asked, or refused."""
         self._drain_id = secrets.token_hex(8)
-        """The name of this failover's drain; its resume ends no other."""
+        """Its resume ends no other drain."""
         self._step_name = ""
         self._grpc_addresses: tuple[str, ...] = ()
 
@@ -172,8 +149,8 @@ class Failover:
         """Hand over as planned.
 
         Raises:
-            FailoverFailed: it was not possible; the error says which node is active now.
-            FailoverInterrupted: it was interrupted; the error says what both nodes are now.
+            FailoverFailed: the error says which node is active now.
+            FailoverInterrupted: the error says what both nodes are now.
         """
         await self._to_an_end(self._hand_over())
 
@@ -182,12 +159,11 @@ class Failover:
 
         Raises:
             FailoverFailed: the source answers and is no standby, or the target cannot be activated.
-            FailoverInterrupted: it was interrupted; the error says what both nodes are now.
         """
         await self._to_an_end(self._take_over())
 
     def interrupt(self) -> str:
-        """End as soon as one node is active; return in words what remains to be done."""
+        """End as soon as one node is active; return what remains to be done."""
         self.is_interrupted = True
         if self._stoppable is None:
             return "finishing what has to follow"
@@ -195,7 +171,7 @@ class Failover:
         return "undoing what was done" if self._drain_asked_at is not None else "nothing has changed yet"
 
     def ended_at_once(self) -> FailoverInterrupted:
-        """Return the error of a cancelled failover."""
+        """A cancelled failover ends with this error."""
         addresses = " ".join(self._grpc_addresses) or "HOST:PORT HOST:PORT"
         return FailoverInterrupted(
             f"{_INTERRUPTED} twice and ended at once, in the step: {self._step_name}",
@@ -224,11 +200,7 @@ class Failover:
             raise FailoverInterrupted(reason, f"{outcome} ({states})", is_done=is_done)
 
     async def _interruptible(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do work that an interruption cancels.
-
-        Raises:
-            FailoverFailed: it was interrupted, or a step failed; the failover is undone.
-        """
+        """An interruption cancels the work; it raises FailoverFailed then, as a failed step does."""
         self._stoppable = working = asyncio.ensure_future(work)
         try:
             result = await working
@@ -272,7 +244,7 @@ class Failover:
         await self._retire(target.subscriber_address)
 
     async def _prepare(self) -> NodeStatus | None:
-        """Do all steps before the activation, and return the target's status; None: nothing to do."""
+        """None: nothing to do."""
         source, target = await self._step("read both nodes", self._read(), _both_text)
         self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
@@ -344,7 +316,6 @@ class Failover:
             raise FailoverFailed(str(error), "nothing has changed") from error
 
     async def _await_ready(self, target: NodeStatus) -> NodeStatus:
-        """Wait for a target that is also active: its blocks may wait for the source to have them."""
         deadline = self._clock() + FAILOVER_READY_SECONDS
         while target.problems and self._clock() < deadline:
             await self._sleep(FAILOVER_READY_POLL_SECONDS)
@@ -385,7 +356,7 @@ class Failover:
         )
 
     async def _drain(self, successor: str) -> NodeStatus:
-        """Drain the source. If it refuses, do not resume it: another failover may have drained it."""
+        """If it refuses, do not resume it: another failover may have drained it."""
         self._drain_asked_at = self._clock()
         try:
             return await self._step(
@@ -405,7 +376,6 @@ class Failover:
             raise FailoverFailed(lateness, await self._source_text())
 
     def _lateness(self) -> str | None:
-        """Return in words that the source's lease is over; None: it is not."""
         seconds = self._seconds_since_drain()
         if seconds < FAILOVER_LEASE_SECONDS:
             return None
@@ -426,10 +396,8 @@ class Failover:
         except NodeCallFailed as error:
             if error.is_refused:  # another failover has drained it and not ended: it must not resume
                 await self._undo(str(error), error)
-            # Only the answer may be lost or late: the load moves then, and undoing would make two active
-            # nodes. A node makes one change at a time, so it answers a resume after the activation. The
-            # resume changes nothing: an active node stays active, and any other node that this failover did
-            # not drain refuses it.
+            # Only the answer may be lost or late: then undoing would make two active nodes. A node makes one
+            # change at a time, so it answers a resume after the activation, and this resume changes nothing.
             with suppress(NodeCallFailed):
                 await self._target.resume(self._drain_id)
             note = ""
@@ -454,11 +422,7 @@ class Failover:
             await self._see_retired(name, followed, str(error))
 
     async def _see_retired(self, name: str, followed: str, reason: str) -> None:
-        """Look at a source that was not told to stand by, or did not answer.
-
-        Raises:
-            FailoverFailed: it is no standby; `reason` says why.
-        """
+        """Look at a source that was not told to stand by, or did not answer."""
         try:
             source = await self._source.state()
         except NodeCallFailed as error:
@@ -483,11 +447,7 @@ class Failover:
         self._report(FailoverStep(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
-        """Make the drained source active again; `note` follows the words that say so.
-
-        Raises:
-            FailoverFailed: always; it says how far the undoing went.
-        """
+        """Make the drained source active again; `note` follows the words that say so."""
         if (lateness := self._lateness()) is not None:  # active by itself, or drained by another failover
             raise FailoverFailed(f"{reason}; {lateness}", await self._source_text(note)) from error
         try:

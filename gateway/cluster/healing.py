@@ -5,14 +5,11 @@
                  ──► PageSums.heal: if it matches the page's CRC32C, write it past the page cache, read it
                      back, and serve it again
 
-The entries of a page follow from its blocks, so the page has the same bytes on every node. The checksum
-decides, not the peer. If the page has no checksum (it was never proven, and its entries are broken), each
-block must have the root hash that the next block or this node's chain names, and the first block must name
-the root hash of the block before it. Root hashes do not cover proofs, so the proofs are then the peer's. A
-peer whose blocks have other proofs than ours builds a page that does not match the checksum; another peer or
-a backup may have the right one.
+The checksum decides, not the peer. If the page has no checksum (it was never proven, and its entries are
+broken), each block must have the root hash that the next block or this node's chain names, and the first
+block must name the root hash of the block before it. The proofs are then the peer's.
 
-A shell: gRPC, threads, the clock.
+Source: docs/operations.md, "A page is bad".
 """
 
 from __future__ import annotations
@@ -45,22 +42,11 @@ __all__ = ["Healer"]
 log = logging.getLogger(__name__)
 
 SHOWN_PAGES_MAX: Final = 3
-"""Bad pages that the finding names; it counts further ones."""
+"""The finding only counts further ones."""
 
 
 class Healer:
-    """The healer of one block store.
-
-    Args:
-        store: has the pages.
-        blocks: finds the blocks on a page.
-        peers: the nodes to ask.
-        metrics: counts healed pages.
-        message_bytes_max: the longest message to receive from a peer.
-        stall_seconds: how long a peer may be silent.
-        tls: for connections to peers.
-        limits: those of healing.
-    """
+    """The healer of one block store."""
 
     def __init__(
         self,
@@ -89,7 +75,7 @@ class Healer:
         self._changed = asyncio.Event()
         self._on_page: dict[int, BlocksOfPage | None] = {}
         self._reasons: dict[int, str] = {}
-        """Page number to why it is not healed yet."""
+        """Why a page is not healed yet."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -171,19 +157,12 @@ class Healer:
         self._note(page_number, f"and is not healed: {why}")
 
     def _note(self, page_number: int, reason: str) -> None:
-        """Remember why a page is not healed; log a new reason."""
         if self._reasons.get(page_number) != reason:
             log.error("page is not healed", extra=fields(page=page_number, reason=reason))
         self._reasons[page_number] = reason
 
     async def _heal_from(self, peer: str, page_number: int, blocks: BlocksOfPage) -> None:
-        """Rebuild the page from a peer's blocks and write it.
-
-        Raises:
-            PageDamaged: the blocks make another page.
-            grpc.aio.AioRpcError, GatewayError, TimeoutError: the peer does not send them.
-            DatastreamError, OSError: the stream cannot be read or written.
-        """
+        """Raises PageDamaged if the blocks make another page."""
         assert self._store.layout is not None
         builder = PageBuilder(page_number, blocks.origin, self._store.layout)
         has_sum = self._sums.has_sum(page_number)
@@ -201,7 +180,6 @@ class Healer:
         await asyncio.to_thread(self._sums.heal, page_number, builder.page())
 
     async def _root_at(self, number: int) -> bytes | None:
-        """Return the root hash of a block in this chain; None: it cannot be read."""
         if number == self._store.last_number:
             return self._store.chain.last_root_hash
         try:
@@ -210,11 +188,6 @@ class Healer:
             return None
 
     async def _fetch(self, peer: str, first: int, last: int) -> AsyncIterator[Block]:
-        """Yield all blocks of a range from a peer.
-
-        Raises:
-            InvalidInput, grpc.aio.AioRpcError, TimeoutError: the peer does not send them.
-        """
         channel = open_channel(peer, self._tls, self._options)
         try:
             assembler, count = BlockAssembler(first, last), 0
@@ -249,11 +222,7 @@ def _add(
 def _add_last(
     builder: PageBuilder, block: Block, known: bytes | None, previous: bytes | None, has_sum: bool
 ) -> bytes:
-    """Serialize a block, and return its root hash.
-
-    Raises:
-        LayoutError: it is not this chain's block.
-    """
+    """Raises LayoutError for a block of another chain."""
     root_hash, summary = root_of(block.number, block.items, known)
     if not has_sum and known is None:
         raise LayoutError(f"block {block.number}", "nobody who knows its root hash", "a block behind it")

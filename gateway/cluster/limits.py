@@ -13,7 +13,7 @@ __all__ = ["CLUSTER_LIMITS", "ClusterLimits"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterLimits:
-    """The limits of following peers, watching standbys and healing pages; tests make them small."""
+    """Tests make these small."""
 
     peer_poll_seconds: float = PEER_POLL_SECONDS
     """Time between two status requests to a peer that is followed live."""
@@ -38,10 +38,8 @@ class ClusterLimits:
     heal_pause_seconds: float = 5.0
     """The first backoff after no peer could heal a page; it doubles with each failure."""
     heal_pause_seconds_max: float = 600.0
-    """The longest such backoff."""
     heal_attempt_seconds_max: float = 600.0
-    """The longest attempt with one peer to heal a page: a page has few blocks."""
+    """With one peer: a page has few blocks."""
 
 
 CLUSTER_LIMITS: Final = ClusterLimits()
-"""The limits of production."""

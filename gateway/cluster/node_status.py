@@ -42,14 +42,13 @@ class NodeAnswer:
     """The answer of a node to `serverStatus`."""
 
     first: int | None = None
-    """Its first block; None: it is empty, or did not answer."""
     last: int | None = None
     instance: str = ""
-    """The name of its process; empty for other block nodes."""
+    """Empty for other block nodes."""
     role: str = ""
-    """Its `gateway.cluster.roles.Phase`; empty for other block nodes."""
+    """Its `gateway.cluster.roles.Phase`."""
     report: dict[str, Any] = field(default_factory=dict)
-    """A Sluice node's report; empty for other block nodes."""
+    """Empty for other block nodes."""
 
     @property
     def stream_layout(self) -> int | None:
@@ -91,19 +90,18 @@ class NodeRow:
 
     address: str
     first: int | None = None
-    """Its first block; None: it has none, or did not answer."""
     last: int | None = None
     report: dict[str, Any] = field(default_factory=dict)
     root_hash: str | None = None
     """Of the last common block, in hex."""
     other_root_hash: str | None = None
-    """The same in the other layout, if the root hash was computed and both are possible."""
+    """The same in the other layout."""
     error: str | None = None
     detail: dict[str, Any] | None = None
     """Its detail (`services.status_detail.as_json`); None: not asked for, or not reported."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row's object for `--json`."""
+        """The object for `--json`."""
         return {
             **self.report,
             "node": self.address,
@@ -121,7 +119,7 @@ class NodesView:
 
     rows: Sequence[NodeRow]
     common: int | None
-    """The last block that every answering, non-empty node has; None: there is none."""
+    """The last block that every answering, non-empty node has."""
 
     @property
     def agree(self) -> bool | None:
@@ -149,7 +147,7 @@ class NodesView:
         return is_same and all(row.error is None for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object for `--json`."""
+        """The object for `--json`."""
         return {
             "nodes": [row.as_json() for row in self.rows],
             "common_block": self.common,
@@ -157,11 +155,7 @@ class NodesView:
         }
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return the table, then failures and the verdict in words.
-
-        Args:
-            width: the terminal's width in characters; None: no terminal.
-        """
+        """Return the table, then failures and the verdict in words."""
         head = ("node", "role", "ready", "first", "last", "root hash", "publishers", "tcp", "subscribers")
         cells: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
         highest = max((row.last for row in self.rows if row.last is not None), default=None)
@@ -211,12 +205,6 @@ async def collect(
 ) -> NodesView:
     """Ask all nodes at once; a failure becomes the row's `error`.
 
-    Args:
-        addresses: of the nodes.
-        tls: for the connections; None: without TLS.
-        detail: ask for the detail as well.
-        timeout_seconds: how long each answer may take.
-
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
@@ -261,7 +249,7 @@ async def _ask(row: NodeRow, channel: aio.Channel, timeout_seconds: float, *, de
 
 
 async def _ask_detail(row: NodeRow, channel: aio.Channel, timeout_seconds: float) -> None:
-    """Ask an answering node for its detail; older nodes have none."""
+    """Older nodes have none."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
         node_pb2.ServerStatusRequest(), timeout=timeout_seconds
     )

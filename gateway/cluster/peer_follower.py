@@ -1,7 +1,6 @@
 """The follower of peers: subscribes to another node and offers its blocks to the publish race.
 
-A shell around `cluster.catch_up`. Blocks of a peer go through the race like a publisher's: the node verifies
-and commits them in the same way, and the race settles who is faster.
+A shell around `cluster.catch_up`. Blocks of a peer go through the race like a publisher's.
 
     serverStatus ──► told ──► subscribeBlockStream ──► SubscriptionOrder ──► Conductor.offer ──► the race
                                                                                   │
@@ -68,15 +67,9 @@ class PeerFollower:
     """The follower of one node; it is idle until `catch_up` or `follow`.
 
     Args:
-        conductor: takes the blocks.
-        metrics: of the node.
-        rules: of the attempts.
         stall_seconds: how long a peer that has more blocks may be silent.
         block_time_seconds: the network's time between blocks.
-        message_bytes_max: the longest message to receive from a peer.
-        tls: for connections to peers.
         instance: the name of this process; a peer of the same name is this node.
-        limits: of following.
     """
 
     def __init__(
@@ -108,7 +101,7 @@ class PeerFollower:
         self._changed = asyncio.Event()
         self._was_problem = False
         self._said_of_node: tuple[str, int] | None = None
-        """The last logged reason why this node could not take blocks, and the block that it needed then."""
+        """Why this node could not take blocks, as last logged, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The last target given up, and the block that the node needed then."""
         self._said_implausible = False
@@ -134,7 +127,7 @@ class PeerFollower:
         self._start(CatchUp(addresses, self._rules, live=True))
 
     async def stop(self) -> None:
-        """Stop, and return when no block of a peer is in flight. A second call only waits."""
+        """Stop, and return when no block of a peer is in flight."""
         task, self._task, self._machine = self._task, None, None
         if task is not None:
             task.cancel()
@@ -147,7 +140,6 @@ class PeerFollower:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Wait until a peer's complete blocks are on disk, or cannot be."""
         conductor = self._conductor
 
         def is_under_way() -> bool:
@@ -206,7 +198,6 @@ class PeerFollower:
             self._changed.set()
 
     def _aim(self, machine: CatchUp, told_number: int) -> None:
-        """Aim at a block that a publisher told of, if it is plausible."""
         if machine.is_plausible(told_number, self._conductor.next_to_store):
             machine.aim(told_number)
             self._said_implausible = False
@@ -255,7 +246,7 @@ class PeerFollower:
                 pass
 
     def _note_given_up(self, machine: CatchUp) -> None:
-        """Log a target that was given up, and let the arbiter report the next one."""
+        """Let the arbiter report the next one."""
         target = machine.take_given_up()
         if target is None:
             return
@@ -400,7 +391,7 @@ class PeerFollower:
             await self._look_beside(machine, stream, address)
 
     async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
-        """Ask all other peers for their status at once; a silent one delays none."""
+        """Ask all other peers at once: a silent one delays none."""
         conductor = self._conductor
 
         async def look(other: str) -> None:
@@ -420,7 +411,7 @@ class PeerFollower:
         await asyncio.gather(*(look(other) for other in others))
 
     async def _highest_of(self, addresses: Sequence[str]) -> int | None:
-        """Return the highest last block of these peers; None: nobody has one, or answers."""
+        """None: nobody has one, or answers."""
         answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
@@ -451,10 +442,7 @@ class PeerFollower:
         return bool(said.instance) and said.instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
-        """Ask peers whether they have more, if nobody has brought a block since `before` was needed.
-
-        Publishers tell a node what it has missed; when all publishers have left, nobody does.
-        """
+        """Publishers tell a node what it has missed; when all publishers have left, nobody does."""
         if machine.live or self._conductor.next_to_store != before:
             return
         highest = await self._highest_of(machine.addresses)
@@ -477,6 +465,6 @@ class PeerFollower:
 def block_seconds(first_seconds: float, stalled_count: int) -> float:
     """Return how long the node waits for one block of a peer, if another peer has it.
 
-    The time doubles each time the peer stalls at this block, so that a large block arrives over a slow line.
+    The time doubles each time the peer stalls at this block.
     """
     return first_seconds * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)

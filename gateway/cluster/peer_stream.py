@@ -1,7 +1,7 @@
 """One subscription to a peer, fed into the publish race like a publisher's stream.
 
-A shell: `services.subscription_client` checks the peer's messages, the race decides about its blocks. Four
-tasks run side by side; the first one to end gives the outcome of the attempt:
+A shell: `services.subscription_client` checks the peer's messages, the race decides about its blocks. The
+first of four tasks to end gives the outcome of the attempt:
 
     read     checks the peer's messages and offers them to the race
     hear     takes the answers of the race
@@ -68,16 +68,11 @@ class PeerStream:
     """One attempt with one peer.
 
     Args:
-        conductor: takes the blocks.
-        address: the peer.
-        plan: the blocks to subscribe to.
         stall_seconds: how long a peer that has more may be silent.
-        block_seconds: how long the node waits for the messages of one block, if another peer has it.
-        blocks_per_second_min: the slowest pace, measured over `block_seconds` of waiting, at which the node
-            keeps
-            a peer that has further blocks if another peer has them, too.
+        block_seconds: how long the node waits for one block, if another peer has it.
+        blocks_per_second_min: the slowest pace, measured over `block_seconds` of waiting, of a peer that is
+            kept while another has its blocks.
         ask_others: returns the highest last block of the other peers; None: no other peer has any.
-        poll_seconds: time between two status requests.
     """
 
     def __init__(
@@ -109,15 +104,13 @@ class PeerStream:
         self._looking = Looking(conductor.slots)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
-        """When the node began to wait for the current message; None: it does not wait."""
+        """Since when it waits for the current message."""
         self._waited_seconds = 0.0
-        """The time spent waiting for messages of the current block."""
         self._total_waited_seconds = 0.0
         self._owing_since: tuple[float, int] | None = None
-        """`_total_waited_seconds` and the next block when the current measurement of pace began; None: the
-        peer has no further blocks, or a new measurement begins."""
+        """`_total_waited_seconds` and the next block when the measurement of pace began."""
         self._is_crawling: str | None = None
-        """The verdict that the peer is too slow while another peer has its blocks, in words."""
+        """Why the peer is too slow while another has its blocks."""
         self._looked_at = asyncio.get_running_loop().time()
         self._settled = asyncio.Event()
 
@@ -138,12 +131,12 @@ class PeerStream:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the peer has been silent for a while, with nothing missing."""
+        """It has been silent for a while, with nothing missing."""
         return not self._order.in_block and not self._has(self.known_last) and self._is_silent(1 / 4)
 
     @property
     def slowness(self) -> str | None:
-        """The reason why the current block is too slow, in words; None: it is not.
+        """Why the current block is too slow.
 
         Only time spent waiting for the peer counts, not that of the node's own disk.
         """
@@ -153,26 +146,20 @@ class PeerStream:
         return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
 
     def _silent_seconds(self) -> float:
-        """The seconds that the node has waited for a message; 0: it does not wait."""
+        """0: it does not wait."""
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:
-        """Return whether the peer has been silent for this share of `stall_seconds`."""
         return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
-        """Return whether a peer with this last block has the next one."""
         return last is not None and (self._order.next_number or 0) <= last
 
     async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
-        """Take blocks until the attempt ends, and return its outcome.
+        """Take blocks until the attempt ends.
 
         Args:
-            channel: to the peer.
             poll: updates `known_last`; None: not needed.
-
-        Raises:
-            grpc.aio.AioRpcError: the stream broke.
         """
         plan = self._plan
         stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
@@ -245,10 +232,8 @@ class PeerStream:
         return AttemptOutcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
 
     def _closed(self, status: int) -> AttemptOutcome:
-        """Return the outcome of a stream that the peer ended early.
-
-        A node sends its live subscribers ERROR when its last publisher leaves with an error, and SUCCESS when
-        it stops. Neither is the peer's fault.
+        """A node sends its live subscribers ERROR when its last publisher leaves with an error, and SUCCESS
+        when it stops. Neither is the peer's fault.
         """
         in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
         return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
@@ -271,7 +256,6 @@ class PeerStream:
             conductor.perform(arbiter.block_end(outbox.publisher_id, taken, now_ns))
 
     async def _hear(self, outbox: Outbox) -> Ending:
-        """Wait until the race answers with an end of the attempt."""
         while responses := await outbox.get():
             for response in responses:
                 ending = self._ending_of(response)
@@ -293,13 +277,11 @@ class PeerStream:
         return None
 
     def _left_for_an_active_peer(self) -> Ending | None:
-        """Leave the peer between two blocks if an active peer has as much."""
         if self.known_active is None or self.is_mute or self._order.in_block:
             return None
         return AttemptOutcome.STANDBY, f"{self.known_active} is active"
 
     def _left_as_mute(self) -> Ending | None:
-        """Leave a mute peer at once if another one is better."""
         if not self.is_mute or not self._is_silent(1 / 4):
             return None
         if self.known_active is not None:
@@ -329,10 +311,8 @@ class PeerStream:
         return AttemptOutcome.STALLED, self._is_crawling
 
     async def _look_at_pace(self) -> None:
-        """Judge whether the peer sends too few of the blocks that it or another peer has.
-
-        Such a peer is never late with a block, but the node would never reach the end of the chain. The time
-        of the node's own disk does not count.
+        """A slow peer may never be late with a block, but the node would never reach the end of the chain.
+        The time of the node's own disk does not count.
         """
         order, waited_seconds = self._order, self._total_waited_seconds + self._silent_seconds()
         number = order.next_number or 0
@@ -350,7 +330,6 @@ class PeerStream:
             self._is_crawling = f"{words}, and another peer has block {last}"
 
     async def _watch(self) -> Ending:
-        """Wait until the peer is silent or slow for too long while it, or another peer, has more."""
         while True:
             await asyncio.sleep(min(self._stall_seconds / 4, self._poll_seconds))
             order = self._order
@@ -366,7 +345,6 @@ class PeerStream:
                 return AttemptOutcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
-        """Ask the peer for its status again and again; end when it fails to answer several times in a row."""
         failures_count = 0
         while failures_count < PEER_POLL_FAILURES_MAX:
             await asyncio.sleep(self._poll_seconds)

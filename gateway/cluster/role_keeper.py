@@ -9,18 +9,16 @@ the new role on disk, and never two active nodes:
                 remember "standby" and resume following
     stand by    remember whom to follow, then follow
 
-A drained node whose lease expires asks its successor. If the successor is active and has all blocks of this
-node, only the last step of the failover was missing, and the node stands by; otherwise it resumes. If the
-disk refuses the role of a node that resumed, the keeper retries until it is written.
+If the disk refuses the role of a node that resumed, the keeper retries until it is written.
 
 The keeper makes one change at a time, and undoes a failed one before it raises the error. When the node
-stops, the keeper abandons the current change, and the role on disk stays.
+stops, the role on disk stays.
 
-`role.json` in the data folder overrides the setting `role`: an operator sets how a new node begins, a
-failover decides how it goes on. The keeper replaces the file whole, and flushes it before it acts on the new
-role:
+The keeper replaces `role.json` whole, and flushes it before it acts on the new role:
 
     {"role": "standby", "followed": "192.0.2.7:40840"}
+
+Source: gateway/README.md, "The role of a node"; docs/operations.md, "Fail over".
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ __all__ = ["ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_r
 log = logging.getLogger(__name__)
 
 LEVEL_LOOK_SECONDS: Final = 0.01
-"""Time between two checks whether a standby has the last block during a failover, while publishers wait."""
+"""Time between two checks whether a standby has the last block during a failover."""
 
 ROLE_FILE_NAME = "role.json"
 _EXPECTED = 'an object such as {"role": "standby", "followed": "host:port"}'
@@ -58,7 +56,7 @@ _RETIRED = "the node is a standby: publish to the active one"
 
 
 class RoleFollower(Protocol):
-    """The follower of other nodes, as the keeper needs it; addresses are `host:port`."""
+    """The follower of other nodes, as the keeper needs it."""
 
     def catch_up(self, addresses: Sequence[str]) -> None:
         """Catch up from these nodes."""
@@ -70,20 +68,15 @@ class RoleFollower(Protocol):
         """Follow nobody; return when no block of a peer is in flight."""
 
     async def said_by(self, address: str) -> NodeAnswer:
-        """Ask a node once; the answer is empty if it does not answer or is this node."""
+        """See `PeerFollower.said_by`."""
 
 
 class RoleKeeper:
     """The keeper of one node's role.
 
     Args:
-        data_dir: has the file of the role.
         role: the setting, for a node without that file.
-        peers: the nodes that may be followed, `host:port` each.
         drain_seconds: how long the blocks in flight may take to finish.
-
-    Raises:
-        Fatal: the file cannot be read.
     """
 
     def __init__(
@@ -113,7 +106,6 @@ class RoleKeeper:
         self._change = asyncio.Lock()
         self._drain_id = ""
         self._called_back = asyncio.Event()
-        """Set to end a drain early."""
         self._lease: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._remembering: asyncio.Task[None] | None = None
@@ -137,7 +129,7 @@ class RoleKeeper:
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
     async def close(self) -> None:
-        """Follow nobody and refuse changes; the role stays. A second call does nothing."""
+        """Follow nobody and refuse changes; the role stays."""
         self._closed = True
         self._end_lease()
         for task in (self._resuming, self._remembering):
@@ -157,11 +149,8 @@ class RoleKeeper:
         """Finish complete blocks, and send publishers elsewhere.
 
         Args:
-            lease_seconds: after this time without a further change, the node is active again by itself.
-            successor: the gRPC address of the node that takes over.
-            drain_id: names this drain, for the resume that ends it.
-            is_awaited: returns whether the caller still waits: only the caller would end the drain before its
-                lease.
+            lease_seconds: after this time the node is active again by itself.
+            is_awaited: only a caller that still waits would end the drain before its lease.
 
         Raises:
             RoleRefused: the node is not active, stops, or was told to resume; or the caller is gone.
@@ -213,11 +202,9 @@ class RoleKeeper:
         """Turn a standby into the active node.
 
         Args:
-            timeout_seconds: how long the caller waits; after that, the source of the failover is active
-                again.
+            timeout_seconds: after that, the source of the failover is active again.
 
         Raises:
-            RoleRefused: the node is draining or drained, or stops.
             OSError: the disk refused; the node is still a standby.
             Fatal: the role was not on disk in time; the node is still a standby.
         """
@@ -246,7 +233,6 @@ class RoleKeeper:
         """Turn a drained node into a standby, or make a standby follow another node.
 
         Raises:
-            RoleRefused: the node is active or draining, or stops.
             OSError: the disk refused; nothing has changed.
         """
         async with self._change:
@@ -309,7 +295,6 @@ class RoleKeeper:
         log.info("the node is drained", extra=fields(last_block=self._store.last_number))
 
     def _why_not(self) -> str:
-        """Return which nodes the blocks in flight wait for, in words; empty: none."""
         state = self._conductor.acknowledging.quorum_state()
         return "" if state is None or state.awaiting is None else f"; {unconfirmed(state, state.awaiting)}"
 
@@ -325,7 +310,7 @@ class RoleKeeper:
         await self._remember_now_or_later()
 
     async def _remember_active(self, deadline: float, timeout_seconds: float) -> None:
-        """Write "active" to disk; if that takes too long, write the old role again."""
+        """If that takes too long, write the old role again."""
         clock = asyncio.get_running_loop().time
         is_late = clock() >= deadline
         if not is_late:
@@ -340,11 +325,7 @@ class RoleKeeper:
             )
 
     async def _remember_now_or_later(self) -> None:
-        """Write the role to disk.
-
-        Raises:
-            OSError: the disk refused; the keeper retries later.
-        """
+        """Raises OSError if the disk refuses; the keeper retries later."""
         try:
             await self._remember()
         except OSError:
@@ -424,7 +405,7 @@ def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:
 
 
 def read_role(data_dir: Path) -> RoleRecord | None:
-    """Read the role on disk; None: there is none.
+    """None: there is none.
 
     Raises:
         Fatal: the file cannot be read. A node that guesses its role could be a second active one.

@@ -1,7 +1,6 @@
 """The role of a node as a table: active, standby, and the way between them.
 
-Pure. A planned failover takes the active node through DRAINING and DRAINED to STANDBY, and the standby to
-ACTIVE. If a step fails, the drained node becomes active again by itself.
+Pure.
 
     phase       publishers                        its chain
     ACTIVE      taken                             grows by their blocks
@@ -39,7 +38,7 @@ class Phase(Enum):
 
 
 class RoleEvent(Enum):
-    """An event of a role; refusals quote the value."""
+    """An event of a role."""
 
     DRAIN = "drain"
     IDLE = "blocks in flight are finished"
@@ -61,11 +60,10 @@ ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RoleRecord:
-    """The role that a node keeps over a restart."""
+    """What a node keeps over a restart."""
 
     role: Literal["active", "standby"]
     followed: str | None = None
-    """The gRPC address of the node that a standby was told to follow, `host:port`."""
 
 
 class RoleState:

@@ -1,13 +1,11 @@
 """The watch over standbys: a stream to each listed node keeps the quorum's durable heights up to date.
 
-A shell around `pipeline.replication_quorum`. It watches the nodes in the setting `peers`: nobody becomes a
-standby by connecting here. It runs in every role, so that a node knows the durable heights when it becomes
-active.
+It watches the nodes in the setting `peers`: nobody becomes a standby by connecting here.
 
     watch   one stream for each node brings its durable height, at once and whenever it rises; a new stream
             replaces one that broke, or whose far end the quorum no longer knows
     ask     asks nodes that are ahead whether they have our last block, while a block or publishers wait for
-            it, and the block store for root hashes that are no longer in memory
+            it
 
 A node that is silent or hangs delays only the blocks that wait for it. So does one that lies: the watch takes
 its reports at a bounded rate, and ends a stream in which the process changes or the last block goes back.
@@ -55,8 +53,7 @@ _OPTIONS = (
 )
 
 REPORTS_MAX: Final = 100
-"""Reports of one node in `REPORTS_SECONDS`; further ones wait and become one. A node that stores blocks at
-full speed sends 80."""
+"""Further ones wait and become one. A node that stores blocks at full speed sends 80."""
 
 REPORTS_SECONDS: Final = 0.1
 
@@ -67,16 +64,7 @@ INSTANCE_CHARACTERS_MAX: Final = 64
 
 
 class StandbyWatch:
-    """The watch of one node; it runs until `close`.
-
-    Args:
-        conductor: acknowledges the blocks that the quorum confirms.
-        quorum: which nodes have which block.
-        store: has the older root hashes.
-        addresses: of the nodes, `host:port` each.
-        tls: for connections to them.
-        limits: of connecting again.
-    """
+    """The watch of one node; it runs until `close`."""
 
     def __init__(
         self,
@@ -155,12 +143,7 @@ class StandbyWatch:
             failures_count += 1
 
     async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
-        """Take the reports of one stream until it ends.
-
-        Raises:
-            ValueError: a report cannot be true.
-            grpc.aio.AioRpcError: the stream broke.
-        """
+        """Raises ValueError for a report that cannot be true."""
         loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
         # Do not iterate: a call and its iterator keep each other alive, and so the socket.
         while (message := await call.read()) is not aio.EOF:
@@ -192,7 +175,6 @@ class StandbyWatch:
     # --- questions -----------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Ask whenever reports leave a question open, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -260,11 +242,7 @@ def _on_done(task: asyncio.Task[None]) -> None:
 
 
 def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
-    """Read a report.
-
-    Raises:
-        ValueError: it cannot be true.
-    """
+    """Raises ValueError for a report that cannot be true."""
     if message is None:  # gRPC returns None for bytes that do not parse
         raise ValueError("durable height: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
@@ -283,11 +261,7 @@ def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
 
 
 def _check_follows(before: DurableHeight, height: DurableHeight) -> None:
-    """Check that a report can follow another one of the same stream.
-
-    Raises:
-        ValueError: it is of another process, or the last block went back.
-    """
+    """Raises ValueError if it is of another process, or the last block went back."""
     if height.instance != before.instance:
         raise ValueError(
             f"durable height: got process {height.instance!r}, expected {before.instance!r}, as before"

@@ -81,8 +81,7 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
 
 @contextmanager
 def _unwound_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP act like Ctrl-C, so that the temporary copy of the index, up to a GB, is
-    removed."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that the temporary copy of the index is removed."""
     before = {
         number: signal.signal(number, signal.default_int_handler)
         for number in unless_ignored(signal.SIGTERM, signal.SIGHUP)
@@ -138,7 +137,7 @@ def _compare(file: Path, other: Path, *, as_json: bool) -> None:
 
 @contextmanager
 def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar of pages on a terminal; yield a function that takes (done, total)."""
+    """The function takes (done, total)."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
     shown = console.is_terminal and not quiet

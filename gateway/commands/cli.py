@@ -1,9 +1,4 @@
-"""The command `sluice`: finds its subcommands, and reports a failure in one line and a status.
-
-    status 0      done
-    status 1      failed: an error of our own packages, in one line on standard error
-    status 2      bad usage: an unknown option, a setting out of range
-    status 130    interrupted
+"""The command `sluice`.
 
 Subcommands are the entry points of the group `sluice.commands`, so this module imports neither `publishers`
 nor Spark. A subcommand that cannot be imported stays in the list and says what to install. Any other error is
@@ -29,14 +24,13 @@ from sluice.gateway.logs import one_line
 __all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
 
 COMMAND_GROUP = "sluice.commands"
-"""The entry-point group; an entry point has the subcommand's name and is a click command."""
+"""Each entry point is a click command."""
 
 STATUS_FAILED = 1
 STATUS_USAGE = 2
 STATUS_INTERRUPTED = 130
 
 _STANDARD_ERROR = 2
-"""The highest file descriptor of a standard stream."""
 
 _ENVIRONMENT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EIO), "room for it"),
@@ -60,7 +54,7 @@ class Commands(click.Group):
     """A click group that imports a command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the sorted names of all commands without importing any."""
+        """Return the names without an import."""
         return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -72,7 +66,7 @@ class Commands(click.Group):
 
 
 def _commands() -> tuple[EntryPoint, ...]:
-    """Return our entry points; tests replace this function."""
+    """Tests replace this function."""
     return tuple(entry_points(group=COMMAND_GROUP))
 
 
@@ -90,8 +84,6 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 def _failing(command_name: str, why: str) -> click.Command:
-    """Return a command that fails and says what to install."""
-
     def fail() -> None:
         raise click.ClickException(f"{command_name} {why}")
 
@@ -112,8 +104,7 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
 
 
 def _is_protobuf(error: Exception) -> bool:
-    """Return whether protobuf refused our generated modules: it is too old, or another package's modules
-    clash."""
+    """Return whether protobuf is too old, or another package's modules clash."""
     return type(error).__module__.startswith("google.protobuf") or "descriptor pool" in str(error)
 
 
@@ -136,11 +127,7 @@ def sluice() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run `sluice`, and return its exit status.
-
-    Args:
-        args: the words after `sluice`; None for those of this process.
-    """
+    """Run `sluice`, and return its exit status."""
     # Before gRPC is imported: its fork handlers can abort a child that a library forks before an exec, as
     # PySpark starts its JVM, and no child of ours uses gRPC after a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -189,8 +176,7 @@ def _open_standard_streams() -> None:
 def _let_every_character_through() -> None:
     """Replace characters that the encoding of a standard stream lacks.
 
-    Otherwise finished work ends in a traceback because its table has an ellipsis. On a terminal one character
-    replaces another, since tables count characters; elsewhere an escape does.
+    Otherwise finished work ends in a traceback because its table has an ellipsis.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
@@ -204,12 +190,11 @@ def _refuse_optimized(asserts_are_on: bool) -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether the error was raised on purpose: Sluice defines a class of it."""
+    """Return whether Sluice defines a class of the error."""
     return any(kind.__module__.startswith("sluice.") for kind in type(error).__mro__)
 
 
 def _usage_line(error: click.ClickException) -> str:
-    """Return a click error in one line, with its command and a pointer to the help."""
     if not isinstance(error, click.UsageError):
         return f"sluice: {error.format_message()}"
     path = error.ctx.command_path if error.ctx else "sluice"
@@ -217,10 +202,7 @@ def _usage_line(error: click.ClickException) -> str:
 
 
 def _fail(line: str, status: int) -> int:
-    """Write one line to standard error, and return the status.
-
-    Control characters are escaped: the text may be a peer's.
-    """
+    """Control characters are escaped: the text may be a peer's."""
     click.echo(one_line(" ".join(line.split("\n"))), err=True)
     return status
 

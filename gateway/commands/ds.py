@@ -121,7 +121,7 @@ def server(
 
 
 async def _operate(streamer: DataStreamer, count: int, sleep_seconds: float) -> None:
-    """Add operations in a thread, and flush them even when stopped."""
+    """Flush the operations even when stopped."""
     stop = threading.Event()
     operating = asyncio.ensure_future(
         asyncio.to_thread(_add_operations, streamer, count, sleep_seconds, stop)
@@ -156,7 +156,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
         stop.wait(sleep_seconds)
     if done:
         streamer.start_atomic_op()
-        streamer.commit_atomic_op()  # flushes all operations
+        streamer.commit_atomic_op()
     log.info("%d operations in %.1f s", done, time.monotonic() - begun)
 
 

@@ -1,14 +1,7 @@
 """`sluice ds client`: queries a data streamer, or prints what it streams.
 
-| option | the client |
-|---|---|
-| `--header`, `--entry N`, `--bookmark N` | prints the answer to one query in one line |
-| `--dumpbatch N` | prints the entries of one batch, from its bookmark to the next batch's |
-| `--sanitycheck` | checks the stream without printing it, and without reconnecting, so that gaps show |
-| none of these | prints entries as they come; reconnects and resumes after the last one |
-
-Of several servers the client asks the first that answers in time; "not found" is an answer, too. An entry is
-one line, for people or as JSON:
+Of several servers the client asks the first that answers in time; "not found" is an answer, too. With
+`--sanitycheck` it does not reconnect, so that gaps show. An entry is one line, for people or as JSON:
 
     entry 4  Bookmark  type=l2_block value=1
     {"entry": 4, "type": 176, "event": "Bookmark", "values": {"type": "l2_block", "value": 1}}
@@ -202,11 +195,7 @@ def client(
 async def _connected(
     options: _Options, ask: Callable[[StreamClient], Awaitable[T]]
 ) -> AsyncIterator[tuple[StreamClient, T]]:
-    """Connect to the first server that answers, and yield its answer.
-
-    Args:
-        ask: asks without printing: an OSError counts as the connection's.
-    """
+    """`ask` must not print: an OSError of it counts as the connection's."""
     errors: list[str] = []
     for host, port in options.servers:
         try:
@@ -245,9 +234,8 @@ def _why(error: OSError | RemoteError) -> str:
 
 
 async def _streamed(connected: StreamClient) -> AsyncIterator[Entry]:
-    """Yield the entries that a server streams.
-
-    An OSError of the connection becomes ConnectionEnded: it must not look like a lost reader of our output.
+    """An OSError of the connection becomes ConnectionEnded: it must not look like a lost reader of our
+    output.
     """
     while True:
         try:
@@ -277,7 +265,6 @@ async def _print_bookmark(options: _Options, bookmarks: Sequence[bytes]) -> int:
 
 
 async def _find(connected: StreamClient, bookmarks: Sequence[bytes]) -> tuple[bytes, Entry]:
-    """Return the first bookmark that the server has, and the event after it."""
     missing = None
     for bookmark in bookmarks:
         try:
@@ -373,7 +360,7 @@ async def _check(options: _Options) -> int:
 
 
 def entry_line(entry: Entry, *, as_json: bool) -> str:
-    """Return one line that shows an entry as its typed event or as bytes."""
+    """Show an entry as its typed event or as bytes."""
     event = event_of(entry)
     name, values = event_name(event), event_values(event)
     if as_json:

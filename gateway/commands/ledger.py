@@ -92,7 +92,7 @@ def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
 
 
 def _fingerprint(node: LedgerNode) -> str | None:
-    """Return the first bytes of a public key's SHA-256 in hex; None: the node has no key."""
+    """None: the node has no key."""
     if node.key.Y == SENTINEL_KEY:
         return None
     return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * KEY_HASH_BYTES]

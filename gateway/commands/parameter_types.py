@@ -23,7 +23,7 @@ class NamedPath(click.Path):
     """A path that is not empty.
 
     A shell expands an unset variable to an empty text, which click reads as the current folder: `sluice
-    generate --out "$OUT"` would fill it. The options are those of `click.Path`.
+    generate --out "$OUT"` would fill it.
     """
 
     def convert(
@@ -44,7 +44,7 @@ class FiniteRange(click.FloatRange):
     """A range of finite numbers.
 
     click accepts `nan` in every range, and `inf` in every range without an upper end: a command would wait
-    for ever, or not at all. The options are those of `click.FloatRange`.
+    for ever, or not at all.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:

@@ -75,7 +75,6 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
 
 
 def _lines(found: Found, chosen: Offer | None = None) -> Iterator[str]:
-    """Say what header, index and chain.json believe, and the choices or the chosen one."""
     kind = "data folder of a node" if found.is_node else "stream file"
     if found.refusal is None:
         tail = found.standing.behind

@@ -1,4 +1,4 @@
-"""`sluice serve`: resolves the settings, sets up the log, runs one node.
+"""`sluice serve`.
 
 The options come from `gateway.settings.table`; this module adds `--config` and `--print-config`.
 """
@@ -45,8 +45,7 @@ class _ServeCommand(click.Command):
 
 
 def _option(setting: Setting) -> click.Option:
-    """Make the option of one setting. It accepts any text; the setting's kind reads it, as from other
-    sources."""
+    """It accepts any text; the setting's kind reads it, as from other sources."""
     unit = f"{setting.unit}, " if setting.unit else ""
     help_text = f"{setting.help}  [{unit}default: {setting.default_text}]"
     name = setting.attribute
@@ -69,7 +68,6 @@ def _former_option(setting: Setting) -> click.Option:
 
 
 def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
-    """Run one node until it is stopped, and exit with its status."""
     written = {setting.name: flags[setting.attribute] for setting in SETTINGS}
     written |= {
         setting.former_name: flags[_FORMER + setting.attribute]
@@ -91,7 +89,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
 
 
 def _log_start(resolved: Resolved) -> None:
-    """Log the settings that differ from the defaults, and variables that may have been meant as settings."""
+    """Log changed settings, and variables that may have been meant as settings."""
     for setting in SETTINGS:
         if (origin := resolved.origins[setting.name]) != "default":
             value = setting.kind.to_toml(getattr(resolved.settings, setting.attribute)).strip('"')

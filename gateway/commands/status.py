@@ -81,7 +81,7 @@ def command(
 async def _watch(
     look: Callable[[], Awaitable[NodesView]], interval_seconds: float, *, as_json: bool
 ) -> NoReturn:
-    """Repeat until Ctrl-C in one event loop, which handles Ctrl-C at any time."""
+    """Run in one event loop, which handles Ctrl-C at any time."""
     view = await look()
     if sys.stdout.isatty() and not as_json:
         console = Console()

@@ -33,8 +33,7 @@ _U64 = click.IntRange(0, (1 << 64) - 1)
 
 
 class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
-    """A bookmark, in hex or by kind and number; the value lists the bookmarks it may mean, in the order to
-    try."""
+    """The value lists the bookmarks it may mean, in the order to try."""
 
     name = "HEX|TYPE:VALUE"
 
@@ -53,8 +52,6 @@ class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The blocks that stay and go."""
-
     first: int
     kept_last: int
     last: int
@@ -72,7 +69,7 @@ class _Plan:
     blocks: _Blocks | None
     """None: not cut by blocks."""
     place: Path
-    """The file that receives the cut part first."""
+    """The file for the cut part."""
 
     def as_json(self, *, truncated: bool) -> dict[str, object]:
         blocks = self.blocks
@@ -215,11 +212,7 @@ def _kept(
     to_entry: int | None,
     to_bookmark: list[bytes] | None,
 ) -> int:
-    """Return how many entries stay.
-
-    Raises:
-        Fatal: the stream has no such block, entry or bookmark.
-    """
+    """Return how many entries stay. Raises Fatal if the stream has no such block, entry or bookmark."""
     total = streamer.committed.total_entries
     if to_entry is not None:
         if to_entry >= total:
@@ -245,7 +238,6 @@ def _kept(
 
 
 def _ends(streamer: DataStreamer, store: BlockStore | None) -> tuple[int, int]:
-    """Return the first and the last block of a stream of blocks."""
     if store is not None:
         assert store.first_number is not None
         assert store.last_number is not None

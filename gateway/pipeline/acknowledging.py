@@ -43,7 +43,6 @@ RELEASE_PAUSE_SECONDS: Final = 0.01
 """Time for publishers to read `released_blocks_max` acknowledgements."""
 
 RACE_HISTORY_BLOCKS: Final = 100
-"""Enough for the status page."""
 
 
 class UnconfirmedBlock(NamedTuple):
@@ -55,9 +54,8 @@ class UnconfirmedBlock(NamedTuple):
     """48 bytes."""
     publisher: str
     begun_ns: int
-    """The arrival of its header."""
+    """When its header came."""
     stored_ns: int
-    """The end of its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Won:
 
 
 class RaceHistory:
-    """The last `RACE_HISTORY_BLOCKS` winners, for the status page."""
+    """The last `RACE_HISTORY_BLOCKS` winners."""
 
     def __init__(self) -> None:
         self._blocks: deque[Won] = deque(maxlen=RACE_HISTORY_BLOCKS)
@@ -90,7 +88,7 @@ class RaceHistory:
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
 
     def median_seconds(self) -> float | None:
-        """Return the median time to acknowledge; None: no block yet."""
+        """Return the median time to acknowledge."""
         times = sorted(block.seconds for block in self._blocks)
         return times[len(times) // 2] if times else None
 
@@ -100,8 +98,6 @@ class Acknowledging:
 
     Args:
         now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
-        quorum: None: no block waits for other nodes.
-        released_blocks_max: blocks that are acknowledged in one go.
     """
 
     def __init__(
@@ -116,7 +112,7 @@ class Acknowledging:
     ) -> None:
         self.history = RaceHistory()
         self.acknowledged_at: float | None = None
-        """The time of the last acknowledgement: monotonic seconds."""
+        """Monotonic seconds."""
         self.quorum = quorum
         """None: no block waits for other nodes."""
         self._arbiter = arbiter
@@ -138,7 +134,7 @@ class Acknowledging:
 
     @property
     def awaiting(self) -> tuple[int, int] | None:
-        """The first and the last block that wait for standbys; None: none waits."""
+        """The first and the last block that wait for standbys."""
         return (self._awaiting[0].number, self._awaiting[-1].number) if self._awaiting else None
 
     @property
@@ -177,7 +173,7 @@ class Acknowledging:
         )
 
     def refusal(self) -> str | None:
-        """Return why publishers are refused; None: they are not.
+        """Return why publishers are refused.
 
         The last block may be on this disk alone, and each EndOfStream would call it safe.
         """

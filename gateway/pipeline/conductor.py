@@ -75,7 +75,6 @@ class Outbox:
     """The responses that wait for one publisher.
 
     Args:
-        name: of the publisher, for people.
         responses_max: responses that may wait; one more sets `overflow`.
         source: by which its claims about stored blocks are counted; None: its name.
     """
@@ -95,9 +94,8 @@ class Outbox:
         self.over = asyncio.Event()
         """Set when the outbox is closed or has overflowed."""
         self.responses: deque[Response] = deque()
-        """The sender takes them out."""
         self.changed = asyncio.Event()
-        """Set when a response comes, or the stream is over; the sender clears it."""
+        """Set when a response comes, or the stream is over."""
         self._responses_max = responses_max
 
     def put(self, response: Response) -> None:
@@ -209,7 +207,6 @@ class Conductor:
         """Open a publisher's stream; return its outbox.
 
         Args:
-            is_peer: the stream is this node's subscription to another node.
             has_certificate: TLS has checked a certificate with `name` as its subject.
         """
         self._stream_count += 1
@@ -233,7 +230,7 @@ class Conductor:
         self.perform(self.arbiter.left(outbox.publisher_id, self.now_ns(), reason))
 
     async def room_for(self, outbox: Outbox) -> None:
-        """Wait until memory allows this publisher's next message: the back-pressure of blocks in flight."""
+        """Wait until memory allows this publisher's next message."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         if arbiter.may_read(publisher_id):
             return
@@ -319,7 +316,7 @@ class Conductor:
 
     @property
     def next_to_store(self) -> int:
-        """The number after the last block on disk. Blocks before it may wait for acknowledgement."""
+        """See `Acknowledging.next_to_store`."""
         return self.acknowledging.next_to_store
 
     @property
@@ -330,7 +327,7 @@ class Conductor:
 
     @property
     def stream_layout(self) -> int | None:
-        """The layout of the stream's blocks; None: the node holds none."""
+        """The layout of the stream's blocks."""
         return self._store.layout
 
     def adopt_layout(self, layout: int) -> None:
@@ -343,7 +340,7 @@ class Conductor:
 
     @property
     def catch_up_target(self) -> int | None:
-        """The highest block that publishers reported beyond U; None: none yet.
+        """The highest block that publishers reported beyond U.
 
         It is advisory and does not fall: compare it with the last stored block.
         """
@@ -354,7 +351,7 @@ class Conductor:
         self._catch_up_listeners.append(listener)
 
     def on_source_error(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the last publisher ends its stream with ERROR, for live subscribers."""
+        """Call `listener` when the last publisher ends its stream with ERROR."""
         self._source_error_listeners.append(listener)
 
     def on_commit_failed(self, listener: Callable[[], None]) -> None:
@@ -363,7 +360,7 @@ class Conductor:
 
     @property
     def disk_failure(self) -> str | None:
-        """The reason why the disk refuses blocks, with its last refusal; None: it takes them."""
+        """The reason why the disk refuses blocks."""
         failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
         return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 

@@ -1,8 +1,7 @@
-"""The dispute over the last stored block N: others' block N + 1 names another root hash for it than ours.
+"""The dispute over the last stored block N, for which others' block N + 1 names another root hash.
 
-Pure. A record-file proof does not sign the root hash of its block, and mode `hash` checks no proof. So the
-node may store a root that nobody else has, and then no honest block N + 1 ever links to it. A liar with a
-false link looks the same. This rule tells the two apart:
+Pure. Where no signature covers our root hash, it may be wrong; a liar with a false link looks the same. This
+rule tells the two apart:
 
     root of N here   who names one other root for it, and no N + 1 was stored   then
     signed           anybody                                                    a liar; nothing is said
@@ -17,11 +16,10 @@ One liar makes no dead end, because a source is counted by what one party cannot
     any other publisher              its network, whatever its name: the IPv4 address, or the 64 bits of an
                                      IPv6 address that one subscriber gets
 
-Only the last claim of a source counts. Two liars make a dead end only until an honest block N + 1 is stored,
-and nobody is refused for a dispute. A liar may have deceived a peer before, so the rule never says who is
-right, only that somebody has to compare.
+Only the last claim of a source counts. Nobody is refused for a dispute. A liar may have deceived a peer
+before, so the rule never says who is right.
 
-Source: docs/verification.md, "What each proof proves".
+Source: docs/verification.md, "What each proof proves"; docs/operations.md, "The last block fits nobody".
 """
 
 from __future__ import annotations
@@ -34,19 +32,19 @@ from typing import Final, NamedTuple
 __all__ = ["SETTLE_NS", "SOURCES_KEPT", "SOURCES_MIN", "Dispute", "Disputed", "Source", "source_of"]
 
 SETTLE_NS: Final = 10_000_000_000
-"""The time that enough sources must agree. Honest publishers bring the next block sooner, at block times up
-to half of it, so two liars cannot make a load balancer drop the node again and again."""
+"""Honest publishers bring the next block sooner, at block times up to half of it, so two liars cannot make a
+load balancer drop the node again and again."""
 SOURCES_MIN: Final = 2
 """One source may be a liar."""
 SOURCES_KEPT: Final = 64
-"""Claims kept; beyond it, the oldest one of the root with fewest claims goes."""
+"""Beyond it, the oldest claim of the root with fewest claims goes."""
 _IPV6_NETWORK_BITS: Final = 64
 _NAMES_SHOWN: Final = 5
 _HASH_DIGITS_SHOWN: Final = 16
 
 
 class Source(NamedTuple):
-    """A sender of blocks, as a dispute counts it."""
+    """A sender of blocks."""
 
     name: str
     key: str
@@ -57,7 +55,6 @@ def source_of(name: str, address: str, *, is_peer: bool = False, has_certificate
     """Return how a publisher or a peer is counted.
 
     Args:
-        is_peer: it is this node's subscription to another node.
         has_certificate: TLS has checked a certificate with `name` as its subject.
     """
     if is_peer:
@@ -81,15 +78,13 @@ def _network_of(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A dispute."""
+    """Others name another root hash for our last block."""
 
     number: int
-    """N, the last stored block."""
     own_root: bytes
     named_root: bytes
     """The `previous_block_root_hash` of others' block N + 1."""
     sources: tuple[str, ...]
-    """Names of the sources that name it."""
     is_dead_end: bool
     """The node cannot go on; else it is a doubt."""
 
@@ -129,17 +124,11 @@ class Dispute:
         self._claims: dict[str, _Claim] = {}
 
     def is_signed(self, number: int) -> bool | None:
-        """Return whether a signature covers the root of block `number`; None: `judge` has not said."""
+        """Return whether a signature covers the root of block `number`."""
         return self._is_signed if number == self._number else None
 
     def claim(self, number: int, own_root: bytes, source: Source, named_root: bytes, now_ns: int) -> None:
-        """Note that a source's block `number` + 1 names another root than the last stored block's.
-
-        Args:
-            number: of the last stored block.
-            own_root: its root hash here.
-            named_root: the `previous_block_root_hash` of the source's block.
-        """
+        """Note that a source's block `number` + 1 names another root than the last stored block's."""
         if (number, own_root) != (self._number, self._own_root):
             self._number, self._own_root, self._is_signed = number, own_root, None
             self._claims.clear()
@@ -162,7 +151,7 @@ class Dispute:
             self._is_signed = is_signed
 
     def state(self, last_number: int | None, now_ns: int) -> Disputed | None:
-        """Return the dispute over the last stored block; None: there is none."""
+        """Return the dispute over the last stored block."""
         if self._number is None or self._number != last_number or self._is_signed is not False:
             return None
         by_root: dict[bytes, list[_Claim]] = {}

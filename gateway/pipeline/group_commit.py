@@ -1,8 +1,7 @@
 """The group commit: blocks that are ready together are written together and share their flushes.
 
-A shell. The conductor queues blocks. The commit thread serializes, writes and flushes them
-(`BlockStore.begin`, `finish`) and takes the next group by itself: one flush covers the header of a group and
-the entries of the next.
+A shell. The commit thread takes one group after the other by itself. One flush covers the header of a group
+and the entries of the next:
 
     blocks ready    A     B       C D       E F
     written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
@@ -15,14 +14,13 @@ A group has its own flushes in two cases:
 - The group before it has several blocks: blocks come faster than they can be written one by one, and more of
   them gather during the flush.
 
-When the disk refuses a group, nobody sees its blocks, and the blocks that link to them are dropped. Then
-`BlockStore.probe` tries the disk. It never trusts a failed flush: it rewrites what that left in doubt past
-the page cache and reads it back.
-
 Invariants
   - One group at a time is begun, in the order of the queue.
   - `stored` is called only after both flushes.
   - While `is_running`, the commit thread takes from the queue, and the event loop adds to it.
+
+Source: gateway/README.md, "From a message to an acknowledgement"; docs/operations.md, "The disk is slow or
+full".
 """
 
 from __future__ import annotations
@@ -60,12 +58,9 @@ class _Failure(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """The result of one call to the commit thread."""
-
     group: _Group | None
-    """The last group on disk. The event loop has heard of those before it."""
+    """The last group on disk."""
     took_ns: int
-    """Nanoseconds since it was taken."""
     failure: _Failure | None
 
 
@@ -73,7 +68,6 @@ class GroupCommit:
     """Commits the blocks of one node.
 
     Args:
-        spawn: starts a task whose errors would be our bugs.
         first_stored: awaited when block 0 is on disk, before `stored` is called.
         stored: called with each group on disk, the nanoseconds it took, and its flushes; a shared flush
             counts for the later group. It must `advance` the block store.
@@ -94,11 +88,11 @@ class GroupCommit:
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
-        """Linked blocks in order of number; call `begin` after adding to it."""
+        """Linked blocks in order of number."""
         self.is_running = False
         """True while a commit runs, which takes further blocks too."""
         self.refusal: str | None = None
-        """The disk's reason for refusing the last probe."""
+        """Why the disk refused the last probe."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
         # Start the thread now: a pool that cannot start it later keeps the call and runs it with the next
@@ -146,7 +140,6 @@ class GroupCommit:
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
-        """Take a block from the queue, and further ones within the limits of a group."""
         attempts: list[Attempt] = []
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
@@ -229,13 +222,12 @@ class GroupCommit:
             begun = group
 
     def _has_next(self) -> bool:
-        """Return whether the queue has a group before which the event loop need not act."""
         return bool(self.queue) and not _needs_loop(self.queue[0]) and not self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
     ) -> _Failure:
-        """Finish the begun group if only the next one failed; return the first block that is not stored."""
+        """Finish the begun group if only the next one failed."""
         if begun is None:
             assert group is not None
             return _Failure(group.attempts[0], error)
@@ -272,7 +264,6 @@ class GroupCommit:
             self._probing = self._spawn(self._await_disk())
 
     async def _await_disk(self) -> None:
-        """Probe the disk until it takes writes again; log each new reason."""
         said = ""
         while True:
             await asyncio.sleep(self._limits.disk_probe_seconds)
@@ -291,7 +282,6 @@ class GroupCommit:
 
 
 def _needs_loop(attempt: Attempt) -> bool:
-    """Return whether a block needs the event loop before or after its commit."""
     return attempt.number == 0 or attempt.settles is not None
 
 

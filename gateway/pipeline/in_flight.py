@@ -1,7 +1,7 @@
 """The blocks in flight: hashed as their items come, verified when they end, linked in order.
 
-A shell. The conductor passes it the arbiter's actions on attempts. The outcome goes back to the arbiter, as
-the return value of a method or through `perform`.
+A shell. The outcome of an action goes back to the arbiter, as the return value of a method or through
+`perform`.
 
     Begin       a new attempt with a hasher
     Append      its items are hashed here, or by `Hashing` when the set is large         ──► refused
@@ -10,8 +10,7 @@ the return value of a method or through `perform`.
                 wrong link may be our own fault                                          ──► linked, refused
     Drop        the attempt and all work for it end
 
-A block that this node cannot check is dropped without blame for its sender; `lack_of` says what the node
-lacks.
+A block that this node cannot check is dropped without blame for its sender.
 
 Invariants
   - The items of an attempt are hashed in order: all sets wait behind one that waits for a thread.
@@ -60,18 +59,17 @@ class Attempt:
     source: Source
     hasher: BlockHasher
     begun_ns: int
-    """The arrival of its header."""
+    """When its header came."""
     items: list[bytes] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     summary: BlockSummary | None = None
-    """Root hash, links and proofs; None until it is verified."""
+    """None until it is verified."""
     block: VerifiedBlock | None = None
-    """The block as it is stored; None until it is linked."""
+    """None until it is linked."""
     unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait for a thread, or behind one that does."""
     hashing: asyncio.Task[None] | None = None
     proving: asyncio.Task[None] | None = None
-    """The task that checks its proofs in a worker process."""
     settles: bytes | None = None
     """The root hash of the block before it, where its links show the other layout."""
     published: LedgerData | None = None
@@ -88,14 +86,7 @@ class Lack(NamedTuple):
 
 
 class BlocksInFlight:
-    """Hashes and verifies the blocks of one node.
-
-    Args:
-        arbiter: hears the outcomes.
-        perform: performs its actions.
-        store: holds the chain that the blocks continue.
-        spawn: starts a task whose errors would be our bugs.
-    """
+    """Hashes and verifies the blocks of one node."""
 
     def __init__(
         self,
@@ -126,15 +117,14 @@ class BlocksInFlight:
         self._looking_at: int | None = None
         """The block of an earlier run whose proofs were checked again last."""
         self._said: tuple[int, bool] | None = None
-        """The dispute that was logged last."""
         self._lack: Lack | None = None
 
     def lack_of(self, number: int) -> str | None:
-        """Return why block `number`, the next one, could not be checked; None: no reason is known."""
+        """Return why block `number`, the next one, could not be checked."""
         return self._lack.text if self._lack is not None and self._lack.number == number else None
 
     def note_lack(self, lack: Lack) -> None:
-        """Remember the lowest block that could not be checked and is not stored."""
+        """Keep the lowest block that could not be checked and is not stored."""
         chain, known = self._chain_ahead, self._lack
         next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
         if known is None or not next_number <= known.number < lack.number:
@@ -221,7 +211,7 @@ class BlocksInFlight:
         return ()
 
     async def _verify_in_process(self, attempt: Attempt, summary: BlockSummary) -> None:
-        """Wait for the worker process; a Drop cancels this."""
+        """A Drop cancels this."""
         try:
             more_come = any(
                 other.proving is None and other.summary is None for other in self.attempts.values()
@@ -288,11 +278,11 @@ class BlocksInFlight:
 
     @property
     def disputed(self) -> Disputed | None:
-        """The dispute over the last stored block; None: there is none."""
+        """The dispute over the last stored block."""
         return self._dispute.state(self._store.last_number, self._now_ns())
 
     def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
-        """Note a block that does not continue the chain; return whether the node is at a dead end."""
+        """Return whether the node is at a dead end."""
         number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
         named_root = summary.previous_root_hash
         if number is None or own_root is None or number != self._store.last_number or named_root == own_root:
@@ -313,7 +303,7 @@ class BlocksInFlight:
         return found.is_dead_end
 
     async def _look_at_stored(self, number: int) -> None:
-        """Check in a thread whether a signature covers the root hash of a block from an earlier run."""
+        """Check in a thread whether a signature covers the root of a block of an earlier run."""
 
         def is_signed() -> bool:
             try:

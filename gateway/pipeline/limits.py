@@ -25,18 +25,12 @@ class PipelineLimits:
     """The limits of one conductor and its stages."""
 
     responses_max: int = 4096
-    """Responses that may wait for one publisher."""
     group_blocks_max: int = 64
-    """Blocks that share one pair of flushes."""
     group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
     """Bytes of a group after which it takes no further block."""
     shared_flush_bytes_max: int = SHARED_FLUSH_BYTES_MAX
-    """Item bytes of a group that may share its flush with the group before it."""
     disk_probe_seconds: float = DISK_PROBE_SECONDS
-    """Time between two probes of a disk that refuses writes."""
     released_blocks_max: int = RELEASED_BLOCKS_MAX
-    """Blocks that are acknowledged in one go."""
     dispute_settle_ns: int = SETTLE_NS
-    """Time that sources of a dispute must agree."""
     timer_late_seconds_max: float = TIMER_LATE_SECONDS_MAX
-    """A timer of the race that is later than this waits once more before it ends anybody's time."""
+    """A later timer of the race waits once more before it ends anybody's time."""

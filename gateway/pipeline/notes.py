@@ -33,10 +33,7 @@ _SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response, cause: str = "") -> None:
-    """Note an answer to a publisher, unless it is an acknowledgement.
-
-    `cause`, here and below, is the key by which `gateway.logs` counts the lines of this publisher.
-    """
+    """Acknowledgements are not noted. By `cause` `gateway.logs` counts the lines of a publisher."""
     if isinstance(response, Acknowledgement):
         return
     if isinstance(response, EndOfStream):
@@ -94,7 +91,7 @@ def note_dispute(disputed: Disputed) -> None:
 
 
 def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "") -> None:
-    """Note a dropped message; log only the first in a row."""
+    """Log only the first dropped message in a row."""
     metrics.stray_messages.inc()
     if action.is_first:
         extra = caused_by(cause, publisher=publisher, reason=action.reason)

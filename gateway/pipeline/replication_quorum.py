@@ -1,7 +1,6 @@
 """The replication quorum: which blocks are on disk at enough other nodes.
 
-Pure. `cluster.standby_watch` passes on the reports of the configured nodes; `gateway.pipeline.acknowledging`
-acknowledges a block when its number is `confirmed`.
+Pure.
 
     its report                              counts as
     our block N, with our root hash         having every block up to N
@@ -19,6 +18,8 @@ Invariants
   - A node with our block N has every block before it: each names the root of the one before, and both nodes
     have checked that.
   - `confirmed` never exceeds this node's last block. It may fall.
+
+Source: docs/operations.md, "Acknowledge what is on several disks".
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from sluice.gateway.blocks.chain import Chain
 __all__ = ["DurableHeight", "QuorumState", "ReplicationQuorum", "StandbyNote", "unconfirmed"]
 
 OWN_ROOTS_KEPT: Final = 4_096
-"""Own root hashes to compare reports with, 100 bytes each. Each report of a standby further behind costs a
-read of the stream."""
+"""100 bytes each. Each report of a standby further behind costs a read of the stream."""
 
 
 _NOT_YET = "not reached yet"
@@ -47,7 +47,6 @@ class DurableHeight:
     instance: str
     """The name of its process, the same at each of its addresses."""
     number: int | None
-    """None: it has no block."""
     root_hash: bytes
     """48 bytes; empty without a block."""
 
@@ -67,7 +66,7 @@ class QuorumState:
 
     min_standbys: int
     states: tuple[tuple[str, str], ...]
-    """Each watched node and its state in words."""
+    """Each watched node and its state."""
     refusal: str | None = None
     awaiting: tuple[int, int] | None = None
     awaiting_seconds: float = 0.0
@@ -86,7 +85,6 @@ class _Peer:
     highest: int = -1
     """The highest block ever found there, in any process."""
     other_chain: int | None = None
-    """The block that it has with another root hash."""
     is_unknown: bool = False
     """The root hash of our block of that number has to be looked up."""
     is_stale: bool = False
@@ -94,15 +92,7 @@ class _Peer:
 
 
 class ReplicationQuorum:
-    """The blocks on disk elsewhere, for one node.
-
-    Args:
-        min_standbys: other nodes that must have a block, at least 1.
-        instance: the name of this node's process.
-        addresses: of the watched nodes, `host:port`.
-        chain: what this node has on disk.
-        own_roots_kept: root hashes of this node that memory keeps.
-    """
+    """The blocks on disk elsewhere, for one node."""
 
     def __init__(
         self,
@@ -115,7 +105,7 @@ class ReplicationQuorum:
         self._own_roots_kept = own_roots_kept
         self.min_standbys = min_standbys
         self.confirmed: int | None = None
-        """The highest block on `min_standbys` other nodes; None: none is."""
+        """The highest block on `min_standbys` other nodes."""
         self._instance = instance
         self._peers = {address: _Peer(address) for address in dict.fromkeys(addresses)}
         self._first_number: int | None = None
@@ -186,7 +176,7 @@ class ReplicationQuorum:
         self._count()
 
     def lost(self, address: str, reason: str) -> None:
-        """A watched node is not connected; `reason` is for people."""
+        """A watched node is not connected."""
         peer = self._peers[address]
         if peer.is_stale:
             return  # the next stream shows whether the node is there
@@ -198,7 +188,7 @@ class ReplicationQuorum:
     # --- what to do ----------------------------------------------------------------------------------------
 
     def unknown(self) -> int | None:
-        """Return a block of ours whose root hash `recalled` needs; None: none."""
+        """Return a block of ours whose root hash `recalled` needs."""
         peers = self._peers.values()
         return min(
             (_number(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None
@@ -229,7 +219,7 @@ class ReplicationQuorum:
     # --- what people see -----------------------------------------------------------------------------------
 
     def states(self) -> list[tuple[str, str]]:
-        """Return each watched node and its state in words."""
+        """Return each watched node and its state."""
         return [(peer.address, self._state(peer)) for peer in self._peers.values()]
 
     def other_chains(self) -> list[str]:
@@ -241,7 +231,7 @@ class ReplicationQuorum:
         ]
 
     def connected_count(self) -> int:
-        """Return the number of connected nodes with this node's chain, however far."""
+        """Return the number of connected nodes with this node's chain."""
         return len({peer.instance for peer in self._counted() if peer.other_chain is None})
 
     def _state(self, peer: _Peer) -> str:
@@ -308,7 +298,7 @@ class ReplicationQuorum:
 
 
 def unconfirmed(quorum: QuorumState, awaiting: tuple[int, int]) -> str:
-    """Return which blocks wait for standbys, the first and the last of them given, and for which nodes."""
+    """Return which blocks wait, and for which nodes."""
     first, last = awaiting
     blocks, them = f"blocks {first} to {last} are", "them"
     if first == last:

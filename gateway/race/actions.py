@@ -63,8 +63,8 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """The reason why the block is needed again, for the metrics; not sent. None: publishers passed it for a
-    first block that failed."""
+    """Why the block is needed again, for the metrics; not sent. None: publishers passed it for a first block
+    that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Queue a response to a publisher. Nothing follows an EndOfStream."""
+    """Nothing follows an EndOfStream."""
 
     publisher_id: PublisherId
     response: Response
@@ -105,7 +105,7 @@ class EndResponses:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Open a buffer and a hasher for a block that a publisher has won."""
+    """A publisher has won a block: open a buffer and a hasher."""
 
     attempt_id: AttemptId
     block_number: int
@@ -158,7 +158,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The shutdown is done: complete blocks are finished, every stream is ended."""
+    """The shutdown is done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,30 @@
-"""The arbiter of the publish race: it decides who sends which block, and what each publisher hears.
+"""The arbiter of the publish race: it decides who sends which block.
 
-Pure: no gRPC type, no clock, no lock. Each event is a method: a publisher's message, a verdict of the node,
-the passing of time. It returns actions (`gateway.race.actions`), which the caller performs in order.
+Pure. Each event is a method: a publisher's message, a verdict of the node, the passing of time. It returns
+actions (`gateway.race.actions`), which the caller performs in order.
 
 Theory of operation
 ===================
 
-Several publishers stream the same chain to one node, and the node needs each block once. The first publisher
-that offers a block wins it; the others skip it. If the winner fails, the arbiter asks the others for the
-block. L is the last committed block, U the next block that nobody streams yet.
-
 Two state machines run; `gateway.race.tables` has a table for each:
 
-  - The stream (STREAM_TABLE), one machine per connected publisher. Its state decides what a message means. A
-    cell lists reactions; each reaction is a method of `Arbiter`.
-  - The block (BLOCK_TABLE), one machine per block above L that somebody has begun. The node verifies complete
-    blocks in any order, and links and commits them in order of number. Every failure leads back to OPEN,
-    where anybody may win the block again. A missing cell is the caller's bug and raises `RaceError`.
+  - The stream (STREAM_TABLE), one machine per connected publisher. Its state decides what a message means.
+  - The block (BLOCK_TABLE), one machine per block above L that somebody has begun. Complete blocks are
+    verified in any order, linked and committed in order of number. A missing cell is the caller's bug and
+    raises `RaceError`.
 
 An accepted offer joins a stream to a block. The end of the block parts them, and so does a failure: when the
 block fails, its stream drops items until its next header; when the stream ends, its block fails.
 
-Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, CONSEQUENCES what
-a failure means for the winner.
-
 Four things are not tables:
 
   - The standing of a block (`standing_of`) depends on numbers (L, U, the first block), on who has failed the
-    block, and on who else is connected. A function reduces this to one `Standing` for the table.
-  - Who goes first (`stands_back`) is an order of publishers. Each reason to let others go first adds to a
-    number. A publisher may send a block if no other connected one has a lower number, so somebody always may.
+    block, and on who else is connected.
+  - Who goes first (`stands_back`) adds to a number. A publisher may send a block if no other connected one
+    has a lower number, so somebody always may.
   - Time limits (`block_deadline` and its siblings) follow from the records. Timers that transitions start and
     stop would be a second copy of the state. The caller calls `tick` at `next_deadline_ns`.
-  - The consequences of an event for the whole race (`_settle`) are checked once after each event: the next
-    link check, a stalled winner, a request for L + 1, streams that are done.
+  - The consequences of an event for the whole race (`_settle`) are checked once after each event.
 
 Two paths are hot: the winner's items, and skipped headers. `_react` returns early on both.
 
@@ -41,6 +32,8 @@ Invariants, asserted by `check()` after every event of a test or simulation
   - One attempt at a time for each block, and one block at a time for each publisher.
   - Blocks go to disk in order of number without gaps.
   - While a publisher is connected, block L + 1 is live, or some publisher may send it and will.
+
+Source: gateway/README.md, "The publish race", "The price of a block that fails".
 """
 
 from __future__ import annotations
@@ -113,7 +106,7 @@ _TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
 
 
 class RaceError(GatewayError):
-    """The caller reported an impossible event: our bug, never a publisher's."""
+    """The caller reported an impossible event."""
 
 
 @dataclass(slots=True)  # not frozen: that takes twice as long to make, for every message
@@ -127,7 +120,7 @@ class _Message:
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
     proven: bool = False
-    failure: Failure = Failure.LEFT  # of a block in progress
+    failure: Failure = Failure.LEFT
     closes_at_ns: int = 0
     """The time to close the stream at the latest; 0: close it when its blocks are settled."""
 
@@ -167,16 +160,16 @@ class Arbiter:
         )
         self.inflight_bytes = 0
         self.publisher_bytes: dict[str, int] = {}
-        """In-flight bytes by the winner's name; no entry is 0."""
+        """By the winner's name; no entry is 0."""
         self.address_bytes: dict[str, int] = {}
-        """In-flight bytes by the winner's network address."""
+        """By the winner's network address."""
         self.persistence_failed: str | None = None
-        """The reason why the disk refuses writes; None: it takes them."""
+        """The reason why the disk refuses writes."""
         self.persistence_number = 0
         """The first block that could not be written. Blocks below it may still wait for acknowledgement."""
         self.shutting_down = False
         self.retired: str | None = None
-        """The reason why publishers are sent elsewhere; None: they are accepted."""
+        """The reason why publishers are sent elsewhere."""
         self.idle = False
         """The shutdown or retirement is done."""
         self.lowest_since_ns = 0
@@ -221,8 +214,7 @@ class Arbiter:
     ) -> list[Action]:
         """A publisher opens a stream. Streams may share a name, and names an address.
 
-        Args:
-            is_peer: the stream is this node's subscription to another node. A standby accepts it too.
+        `is_peer`: it is this node's subscription to another node. A standby accepts it too.
         """
         self._now_ns = now_ns
         if publisher_id in self.streams:
@@ -283,13 +275,7 @@ class Arbiter:
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set has no header.
-
-        Args:
-            kinds: field numbers of the items, passed on in `Append`.
-            proven: the items end with a proof.
-            only_proofs: they are all proofs.
-        """
+        """An item set has no header. `proven`: it ends with a proof; `kinds` are the items' field numbers."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
@@ -342,15 +328,14 @@ class Arbiter:
     def left(
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
-        """The stream is gone: broken, cancelled, or closed after its end.
-
-        The caller reports this exactly once for every stream.
+        """The stream is gone: broken, cancelled, or closed after its end. Reported exactly once for every
+        stream.
         """
         self._now_ns = now_ns
         return self._react(self.stream(publisher_id), StreamEvent.LOST, _Message(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """A message is malformed; `reason` says what, got, expected."""
+        """A message is malformed."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -438,7 +423,7 @@ class Arbiter:
         self.persistence_failed = None
 
     def shutdown(self, now_ns: int) -> list[Action]:
-        """Finish the blocks that are complete and next in line, then end every stream with SUCCESS."""
+        """Finish the complete blocks next in line, then end every stream with SUCCESS."""
         self._now_ns = now_ns
         if not self.is_closing:
             self.idle = False  # a standby was idle, and has streams of its own to end
@@ -591,7 +576,7 @@ class Arbiter:
         return number
 
     def is_unbegun(self) -> bool:
-        """Return whether the node is empty, has nothing in flight, and begins with any block."""
+        """Return whether nothing is stored or in flight, and any block may be the first."""
         if not self.begins_anywhere or self.last_number is not None:
             return False
         return not any(block.state in LIVE for block in self.blocks.values())
@@ -676,10 +661,7 @@ class Arbiter:
         return block.state is BlockState.STREAMING and stream.block is block
 
     def is_in_the_way(self, stream: StreamRecord) -> bool:
-        """Return whether memory is full and the stream sends a later block instead of the missing L + 1.
-
-        The publisher drops that block itself when it reads the request for L + 1.
-        """
+        """Return whether memory is full and the stream sends a later block instead of the missing L + 1."""
         if self.inflight_bytes < self.rules.full_bytes_min or stream.block is None:
             return False
         wanted = self.blocks.get(self.next_number)
@@ -756,11 +738,7 @@ class Arbiter:
         return back + self.share_of(stream, sent or self._count_sent()) if number > self.next_number else back
 
     def share_of(self, stream: StreamRecord, sent: _BlocksSent) -> int:
-        """Return which share of open blocks is used up: 3 own, 2 its address's, 1 the newcomers'; 0: none.
-
-        Any publisher may have one quiet block. Newcomers may have few blocks in all, and a newcomer's block
-        is quiet while only its header has come.
-        """
+        """Return which share of open blocks is used up: 3 own, 2 its address's, 1 the newcomers'; 0: none."""
         who = stream.name, stream.address
         if who in sent.quiet:
             return 3
@@ -784,7 +762,6 @@ class Arbiter:
         return sent
 
     def _is_quiet(self, block: BlockRecord) -> bool:
-        """Return whether a winner that is read has sent nothing for a while."""
         winner = self._winner(block)
         if winner is None or winner.is_paused or winner.delayed_from_ns is not None:
             return False
@@ -853,9 +830,8 @@ class Arbiter:
         )
 
     def pardon_deadline(self) -> int | None:
-        """Return when those who stand back may send block L + 1 all the same; None: never, or they may now.
-
-        By then the others have had the time of a whole block to offer it.
+        """Return when those who stand back may send block L + 1 all the same; None: never, or they may
+        now.
         """
         number, timeout_ns = self.next_number, self.rules.block_timeout_ns
         block = self.blocks.get(number)
@@ -870,14 +846,14 @@ class Arbiter:
         return max(block.opened_ns, self.lowest_since_ns) + timeout_ns
 
     def _is_passed(self, number: int) -> bool:
-        """Return whether a publisher has passed a block, and would come back for it if asked."""
+        """A publisher has passed it, and would come back for it if asked."""
         return any(
             stream.next_offer is not None and stream.next_offer > number and stream.state not in GONE
             for stream in self.streams.values()
         )
 
     def stream_deadline(self, stream: StreamRecord) -> int | None:
-        """Return when the stream's own time limit runs out; None: none is running."""
+        """Return when the stream's own time limit runs out."""
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
             return stream.closes_at_ns  # even while it goes on sending
         if stream.is_paused or stream.delayed_from_ns is not None:
@@ -984,7 +960,6 @@ class Arbiter:
         return self.standing_of(message.number, stream)
 
     def _note_way(self, stream: StreamRecord, number: int) -> None:
-        """Note which block the stream offers, and which it will offer next."""
         stream.let_pass = False
         asked, behind = stream.asked_for, stream.behind_from
         if asked is not None and (number <= asked or asked < self.next_number):
@@ -1012,7 +987,7 @@ class Arbiter:
         block.winner = stream.publisher_id
         block.winner_name, block.winner_address = stream.name, stream.address
         block.is_counted = not stream.is_peer
-        if message.failure is not Failure.RESTARTED:  # else a winner could start over for ever
+        if message.failure is not Failure.RESTARTED:  # else it could start over for ever
             self._begin_time(block)
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
@@ -1124,7 +1099,6 @@ class Arbiter:
     # --- after every event ---------------------------------------------------------------------------------
 
     def _settle(self) -> list[Action]:
-        """Apply what follows from the new state of the race; return the actions."""
         self._deadline_is_known, self.now_ns = False, self._now_ns
         self._link_next()
         self._end_stalled()
@@ -1144,10 +1118,7 @@ class Arbiter:
         return self._take()
 
     def _run_time(self) -> None:
-        """Run the time of the `slowest` block's winner, and of nobody else.
-
-        It stops when a block below fails, since the winner may have to bring that one first.
-        """
+        """The time stops when a block below fails, since the winner may have to bring that one first."""
         block, before, now_ns = self.slowest(), self._timed, self._now_ns
         if block is before:
             return
@@ -1179,7 +1150,7 @@ class Arbiter:
             self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
 
     def _send_back(self) -> None:
-        """If nobody sends block L + 1, ask those for it who will not offer it by themselves.
+        """If nobody sends L + 1, ask those who will not offer it by themselves.
 
         It has failed, or they passed it while the chain was to begin with a later block.
         """
@@ -1251,7 +1222,6 @@ class Arbiter:
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
 
     def _count_bytes(self, block: BlockRecord, more_bytes: int) -> None:
-        """Count the bytes of a block, in all and for its winner."""
         block.memory_bytes += more_bytes
         self.inflight_bytes += more_bytes
         if not block.is_counted or not more_bytes:
@@ -1313,7 +1283,7 @@ class Arbiter:
     # --- invariants ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Assert the invariants of this module."""
+        """Assert the invariants."""
         sending: dict[int, PublisherId] = {}
         for stream in self.streams.values():
             assert (stream.block is not None) == (stream.state in _SENDING), stream

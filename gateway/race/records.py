@@ -1,4 +1,4 @@
-"""The arbiter's records of a block and of a stream, and its settings.
+"""The arbiter's records and settings.
 
 Pure data: `gateway.race.arbiter` reads and changes them.
 """
@@ -16,8 +16,7 @@ from sluice.gateway.race.tables import BlockState, Failure, StreamState
 __all__ = ["BlockRecord", "RaceRules", "StreamRecord"]
 
 BLAMED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers remembered for failing one block. Names cost nothing, so beyond it those that are gone are
-forgotten."""
+"""Names cost nothing, so beyond it those that are gone are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +66,17 @@ class BlockRecord:
     winner_name: str = ""
     winner_address: str = ""
     is_counted: bool = False
-    """Its bytes count for its winner's name and address. A peer's do not."""
+    """A peer's do not."""
     failure: Failure | None = None  # the last one; None: none yet
     blamed: set[str] = field(default_factory=set)
-    size_bytes: int = 0  # received so far
+    size_bytes: int = 0
     item_count: int = 0
     memory_bytes: int = 0  # their bytes, and Python's overhead for each
     order: int = 0
     """The order in which winners began, or were read again."""
     begun_ns: int = 0  # or when its winner was read again
     runs_from_ns: int = 0
-    """The start of its winner's time, when all blocks below were received."""
+    """When all blocks below were received."""
     timed_from_ns: int = 0
     """That start, less the time that ran before, plus the time that the node took."""
     used_ns: int = 0
@@ -110,14 +109,13 @@ class StreamRecord:
     """The block to which it may come back after a BehindPublisher."""
     stray_count: int = 0
     is_paused: bool = False
-    """The caller does not read it, because too much is in flight."""
     delayed_from_ns: int | None = None
-    """The caller keeps a message of it since this time: no time limit runs."""
+    """The caller keeps a message since then: no time limit runs."""
     hears_from: int = 0
     """The first block whose acknowledgement it gets: L + 1 when it connected."""
     has_heard: bool = False
     """It was sent an acknowledgement, which covers all earlier blocks."""
     owed_since_ns: int | None = None
-    """It skipped a block from before it connected at this time, and must hear that the block is safe."""
+    """Since when it must hear that a block is safe: it skipped one from before it connected."""
     closes_at_ns: int = 0
     """The time to close a FINISHED stream at the latest; 0: close it when its blocks are settled."""

@@ -2,22 +2,11 @@
 
 Pure. `gateway.race.arbiter` asks before a publisher wins a block.
 
-    a publisher            pays for a failed block with
-    has delivered blocks   its own record, by name and address
-    is a newcomer          the record of its address, and the one of all newcomers
-
-A newcomer has delivered no block, or has lost its credit: each failure halves it. Anybody can invent or steal
-a claimed name, so newcomers share a record, and a name counts together with its address.
-
-    failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
-    1                   none: lines break
-    2, 3, 4, …          2, 4, 8, …, up to 64
-
 Invariants
   - A publisher in backoff pays nothing for blocks that it had begun before.
-  - `FORGIVING_BLOCKS` delivered blocks take one failure away. Shared records are reset after a time without
-    failures.
   - Records are bounded. Only a delivered block makes a record of a name.
+
+Source: gateway/README.md, "The price of a block that fails".
 """
 
 from __future__ import annotations
@@ -42,7 +31,7 @@ REPUTATIONS_KEPT: Final = 1_000
 
 @dataclass(slots=True)
 class Reputation:
-    """The record of a publisher, of an address, or of all newcomers."""
+    """The record of a publisher, an address, or all newcomers."""
 
     failure_count: int = 0
     until_ns: int = 0
@@ -74,8 +63,6 @@ class Reputations:
 
     Args:
         block_timeout_ns: the time for a block; 0: nobody ever backs off.
-        forgiving_blocks: delivered blocks that take one failure away.
-        kept_max: records of publishers, and of addresses.
     """
 
     def __init__(
@@ -92,7 +79,6 @@ class Reputations:
         self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
         self._addresses: OrderedDict[str, Reputation] = OrderedDict()
         self._last_until_ns = 0
-        """The end of the last of all backoffs."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
         """Return whether a publisher has no credit."""
@@ -136,11 +122,7 @@ class Reputations:
         return backed_off
 
     def backoff(self, name: str, address: str, now_ns: int) -> int:
-        """Return the failures that a publisher backs off for; 0: it does not.
-
-        Newcomers back off together, and so do publishers with little credit: each doubling of delivered
-        blocks outweighs one failure of the newcomers.
-        """
+        """Return the failures that a publisher backs off for; 0: it does not."""
         if now_ns >= self._last_until_ns:
             return 0
         own, behind, earned = self._names.get((name, address)), 0, 0

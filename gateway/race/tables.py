@@ -1,18 +1,9 @@
 """The tables of the publish race: what each publisher hears, and what becomes of each block.
 
-Pure values; `gateway.race.arbiter` says how they work together. The names:
+Pure values; `gateway.race.arbiter` says how they work together.
 
-    L   the last committed block: verified, on disk, acknowledged
-    U   the next unstreamed block: one above the highest live block (being sent, or received), else L + 1
-
-Four tables:
-
-    Standing -> Answer          what a publisher hears when it offers the header of block N
-    StreamState x StreamEvent   what happens to a message on one publisher's stream
-    BlockState x BlockEvent     the life of one attempt at a block
-    Failure -> Consequence      what its winner hears, and whether it may win the block again
-
-Source: docs/protocol.md, "The node's tables"; docs/spec/wire.md section 2.1.
+Source: gateway/README.md, "The publish race"; docs/protocol.md, "The node's tables"; docs/spec/wire.md
+section 2.1.
 """
 
 from __future__ import annotations
@@ -48,7 +39,7 @@ __all__ = [
 
 
 class EndStatus(Enum):
-    """EndOfStream.Code (docs/spec/wire.md): how the node ends a publisher's stream."""
+    """EndOfStream.Code (docs/spec/wire.md section 2.1)."""
 
     SUCCESS = 1
     INVALID_REQUEST = 2
@@ -95,15 +86,13 @@ class HeaderAnswer(_Key):
 ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
     Standing.COMMITTED: HeaderAnswer.END_DUPLICATE,
     Standing.COMMITTED_JUST_NOW: HeaderAnswer.SKIP,
-    # This node will never hold N, and P must not take N for stored: publishers take the number in any
-    # EndOfStream as acknowledged, and any acknowledgement after a SkipBlock. On ERROR a consensus node tries
-    # another node for a while; on the other codes it starts again behind L.
+    # This node will never hold N, and P must not take N for stored. On ERROR a consensus node tries another
+    # node for a while; on the other codes it starts again behind L.
     Standing.BELOW_FIRST: HeaderAnswer.END_BELOW_FIRST,
     Standing.STREAMING: HeaderAnswer.SKIP,
-    # The newcomer hears SkipBlock.
     Standing.HEADER_OF_NEWCOMER: HeaderAnswer.ACCEPT,
     Standing.RECEIVED: HeaderAnswer.SKIP,
-    # P stays the winner, even if it failed the block before or a block below is open again.
+    # Even if it failed the block before or a block below is open again.
     Standing.STARTED_OVER: HeaderAnswer.ACCEPT,
     Standing.WANTED: HeaderAnswer.ACCEPT,
     # "The previous winner cannot be selected for the failed block". P goes on behind N, and hears
@@ -257,7 +246,7 @@ BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
 
 
 class Failure(Enum):
-    """A reason why an attempt at a block fails."""
+    """Why an attempt at a block fails."""
 
     REFUSED = "root hash, link or proof is wrong"
     DISPUTED = (
@@ -292,8 +281,7 @@ CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
     # Nobody knows who is wrong, so the others go first.
     Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
-    # The proof is not called bad, because it was not checked. Others may have proofs that this node can
-    # check, so they go first.
+    # Others may have proofs that this node can check, so they go first.
     Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
@@ -339,7 +327,7 @@ def failure_rules() -> str:
 
 
 def stream_rules() -> str:
-    """Return STREAM_TABLE as a markdown table: states down, events across."""
+    """Return STREAM_TABLE as a markdown table."""
     lines = ["| stream | " + " | ".join(event.value for event in StreamEvent) + " |"]
     lines.append("|---" * (len(StreamEvent) + 1) + "|")
     for state, row in STREAM_TABLE.items():

@@ -1,14 +1,11 @@
 """The messages of `subscribeBlockStream`, made from the stream entries of committed blocks.
 
-Pure. For each block:
+Pure.
 
-    block_items     the header and what follows it, about `set_bytes_max` bytes of items
-    block_items     ...
-    end_of_block    always
-
-A set never spans blocks, and exceeds `set_bytes_max` only if it is one item. Items stored in pieces are
+An item set never spans blocks, and exceeds `set_bytes_max` only if it is one item. Items stored in pieces are
 joined again. The entries are our own, of verified blocks, so only their order and the block numbers are
 checked.
+
 Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
 """
 
@@ -45,7 +42,6 @@ class BlockMessages:
     Args:
         block_number: the block of the first entry.
         in_block: that entry is within the block; else it is the block's first bookmark.
-        set_bytes_max: bytes of items that fill a set.
     """
 
     def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int) -> None:
@@ -53,7 +49,6 @@ class BlockMessages:
         """The block of the next entry."""
         self.in_block = in_block
         self.size_bytes = 0
-        """Size of all items so far."""
         self.messages: list[BlockMessage] = []
         self._set_bytes_max = set_bytes_max
         self._items: list[bytes] = []

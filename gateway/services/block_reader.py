@@ -1,7 +1,6 @@
 """The reader of committed blocks for subscribers: a batch of messages at a time, in threads.
 
-A shell around `services.block_messages`. It keeps only the `Position` of a subscriber, so a slow one costs
-nothing. Subscribers at the same position share one read.
+A shell. Subscribers at the same position share one read.
 
 Source: gateway/README.md, "From the stream to a subscriber".
 """
@@ -29,7 +28,7 @@ SUBSCRIBE_READ_THREADS: Final = 2
 
 
 class Position(NamedTuple):
-    """A place in the stream where reading may stop and go on."""
+    """A place in the stream."""
 
     entry_number: int
     block_number: int
@@ -44,7 +43,6 @@ class Batch:
     messages: tuple[BlockMessage, ...]
     """At least one; about `set_bytes_max` bytes of items, or one longer item."""
     following: Position
-    """Where the next read begins."""
     size_bytes: int
 
 
@@ -53,8 +51,6 @@ class BlockReader:
 
     Args:
         set_bytes_max: bytes of items that fill an item set, and a batch.
-        shared_bytes_max: bytes of messages kept for others at the same position.
-        threads: number of threads that read.
         ensure: raises if an entry's page is not what was committed; called in threads, before each read.
     """
 
@@ -78,23 +74,14 @@ class BlockReader:
         self.readings_count = 0
 
     async def find(self, block_number: int) -> Position:
-        """Return the position of a committed block.
-
-        Raises:
-            datastream.DatastreamError, OSError: it is missing or unreadable.
-        """
+        """Return the position of a committed block."""
         loop = asyncio.get_running_loop()
         bookmark = bookmark_of(block_number)
         entry_number = await loop.run_in_executor(self._threads, self._streamer.get_bookmark, bookmark)
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
-        """Read from a position with committed entries, at most up to block `last_number`.
-
-        Raises:
-            LayoutError: the entries are not a block's.
-            datastream.DatastreamError, OSError: the stream is damaged or unreadable.
-        """
+        """Read committed entries, at most up to block `last_number`."""
         key = (position, last_number)
         batch = self._shared.get(key)
         if batch is not None:

@@ -2,9 +2,6 @@
 
 In grpcio's own service one watcher that reads nothing would delay all others and the node's end.
 
-    Check    the status now; NOT_FOUND for an unknown name
-    Watch    the same at once and at each change, until the node ends; SERVICE_UNKNOWN for an unknown name
-
 Source: the gRPC health checking protocol.
 """
 
@@ -28,11 +25,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class HealthService:
-    """The health of one node, which is not ready until `show` says so.
-
-    Args:
-        names: its services, beside "", the whole node.
-    """
+    """The health of one node, which is not ready until `show` says so."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(("", *names))
@@ -60,7 +53,7 @@ class HealthService:
             changed.set()
 
     def close(self) -> None:
-        """End watchers' streams, once they have the last status."""
+        """End watchers' streams."""
         self._is_over = True
         self._changed.set()
 

@@ -1,8 +1,9 @@
 """The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
-A shell around the block store. A watcher gets the last block at once and after each commit, one message for
-what it has not read. If it reads nothing for long, it loses its connection. Only other nodes of the cluster
-are served (`transport.known_nodes`).
+A watcher gets the last block at once and after each commit, one message for what it has not read. If it reads
+nothing for long, it loses its connection.
+
+Source: docs/operations.md, "Acknowledge what is on several disks".
 """
 
 from __future__ import annotations
@@ -52,7 +53,6 @@ class HeightService:
     """The service of one node.
 
     Args:
-        instance: the name of this process.
         nodes: the other nodes; None serves everybody.
     """
 
@@ -114,7 +114,6 @@ class HeightService:
             self._streams -= Counter((address,))  # forgets a count of 0
 
     async def _admit(self, context: _Context) -> Caller:
-        """Return the caller if it is another node, else end the call."""
         caller, nodes = caller_of(context), self._nodes
         if nodes is None or await nodes.recognize(caller.host, caller.subjects):
             return caller
@@ -125,7 +124,7 @@ class HeightService:
         raise AssertionError("abort has raised")
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
-        """Write the last block; cut off a watcher that does not read it: nothing else ends its call."""
+        """Cut off a watcher that does not read it: nothing else ends its call."""
         seconds = self._limits.write_seconds_max
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:

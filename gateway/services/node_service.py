@@ -1,9 +1,8 @@
 """The gRPC services that tell what a node holds: `BlockNodeService` and `BlockAccessService`.
 
-A shell around the block store; reads run in a thread. Both serve committed blocks only.
+`sluice status` sends `serverStatus` with the metadata `sluice-status: N`. Trailing metadata of the same name
+carry a JSON object: the node's report and the root hash of block N, or null.
 
-`sluice status` sends `serverStatus` with the metadata `sluice-status: N`. The answer then carries trailing
-metadata of the same name: a JSON object with the node's report and the root hash of block N, or null.
 Source: docs/spec/wire.md section 2.3; docs/protocol.md, "Limits".
 """
 
@@ -56,7 +55,6 @@ ACCESS_SECONDS_MAX: Final = 300.0
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
-"""Metadata key of the request for a report, and of the report."""
 
 INSTANCE_KEY = "instance"
 """The report's key for the process's name, by which a node recognizes itself behind another address."""
@@ -65,7 +63,6 @@ ROOT_READS_MAX: Final = 2
 """Root hashes read at once: anybody may ask, and the threads also serve other nodes."""
 
 StatusReport = Callable[[], dict[str, object]]
-"""Returns the report for `sluice status`."""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
 """Makes the answer to `serverStatusDetail` from the first and last block held."""
@@ -81,13 +78,7 @@ class AccessLimits:
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
-    """The service of `serverStatus` and `serverStatusDetail`.
-
-    Args:
-        first_number: the first block of an empty node; None: any.
-        report: see `StatusReport`.
-        detail: see `Detail`.
-    """
+    """The service of `serverStatus` and `serverStatusDetail`."""
 
     def __init__(
         self, store: BlockStore, first_number: int | None, report: StatusReport, detail: Detail
@@ -118,7 +109,6 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         )
 
     async def _more(self, asked: str) -> str:
-        """Serialize the report, with the root hash of block `asked`, if it is a number."""
         report = self._report()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
@@ -183,9 +173,7 @@ class BlockAccessService:
     """The service of `getBlock`.
 
     Args:
-        store: the blocks of the node.
         ensure: raises if a block is not what was committed; called in a thread, before each read.
-        limits: of the answers.
     """
 
     def __init__(
@@ -212,10 +200,9 @@ class BlockAccessService:
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """Return a serialized BlockResponse with one committed block; `request` is None if it does not parse.
+        """`request` is None if it does not parse.
 
-        NOT_AVAILABLE: this node does not hold the number. NOT_FOUND: it should hold the block and cannot read
-        it.
+        Source: docs/subscribing.md, "From a program".
         """
         first, last = self._store.first_number, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
@@ -247,7 +234,7 @@ class BlockAccessService:
     def _count(
         self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
     ) -> None:
-        """Count an answer until its call is over; cut off a client that takes too long."""
+        """Cut off a client that takes too long."""
         address, seconds = caller.address, self._limits.seconds_max
         shares.take(address, size_bytes)
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_slow, caller, seconds)
@@ -269,9 +256,8 @@ class BlockAccessService:
 class AnswerShares:
     """The bytes of answers on their way to clients: in all, and to each network address.
 
-    gRPC keeps an answer in memory until the client has taken it, so clients that read nothing could fill the
-    memory. An address, or all together, gets no further answer once its share is on the way; one is always
-    possible.
+    gRPC keeps an answer in memory until the client has taken it. An address, or all together, gets no further
+    answer once its share is on the way; one is always possible.
     """
 
     def __init__(self, bytes_max: int, address_bytes_max: int) -> None:

@@ -64,7 +64,6 @@ HALF_CLOSE_SECONDS: Final = 0.02
 stream 0.1 ms after its end."""
 
 _SHORT_BYTES_MAX = 512
-"""A message with only a header has about 100."""
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
 METHOD_NAME = "publishBlockStream"
 
@@ -82,7 +81,7 @@ class BadMessage:
 
 
 _Message = _Request | BadMessage | ItemSet
-"""A request of another kind or with very many items, an unusable one, or a checked item set."""
+"""An unchecked or unusable request, or a checked item set."""
 
 _DENIAL_STATUS = {
     DenialKind.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
@@ -97,21 +96,14 @@ class DrainLimits:
     """The times of a stream that the node has ended."""
 
     silence_seconds: float = 1.0
-    """How long the publisher may be silent. Until then its messages are read and dropped: a publisher that
-    writes before it reads gets to the answer."""
+    """How long the publisher may be silent. One that writes before it reads gets to the answer."""
     seconds_max: float = 30.0
     """How long the stream is read at most, and how long the publisher may leave the node's last response,
     and then the status, unread."""
 
 
 class PublishService:
-    """The publish service of one node.
-
-    Args:
-        conductor: takes the events.
-        admission: decides who may open a stream.
-        drain: how an ended stream is drained.
-    """
+    """The publish service of one node."""
 
     def __init__(
         self, conductor: Conductor, admission: Admission | None = None, drain: DrainLimits | None = None
@@ -142,7 +134,6 @@ class PublishService:
         return _looked_at(_parsed(message))
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
-        """Serve one stream, if it is admitted."""
         caller = caller_of(context)
         name = name_of_publisher(caller.subjects, context.invocation_metadata() or (), caller.peer)
         address = caller.address
@@ -159,7 +150,6 @@ class PublishService:
             self._admission.release(name, address)
 
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
-        """Run reader and writer until both directions have ended."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
         if (key := caller.key_of(context)) is not None:
             self._keys[outbox.publisher_id] = key
@@ -195,10 +185,7 @@ class PublishService:
     async def _break_off(
         self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
     ) -> None:
-        """End a stream with unread responses, or its connection if the status stays unread, too.
-
-        gRPC cannot reset a stream: the status waits behind the unread data.
-        """
+        """gRPC cannot reset a stream: the status waits behind the unread data."""
         aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
         try:
             if not (await asyncio.wait({aborting}, timeout=self._limits.seconds_max))[0]:
@@ -212,7 +199,6 @@ class PublishService:
             aborting.cancel()
 
     async def _drain(self, outbox: Outbox, reader: asyncio.Task[None]) -> None:
-        """Let the reader drop messages until none comes for a while, or the time is over."""
         if outbox.said_goodbye:
             await asyncio.wait({reader}, timeout=HALF_CLOSE_SECONDS)
             return
@@ -224,10 +210,7 @@ class PublishService:
                 return
 
     async def _read(self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
-        """Read until the publisher closes its side; drop what comes after the node's last response.
-
-        A broken connection ends reading in the same way, and then cancels this task.
-        """
+        """A broken connection ends reading as an orderly close does, and then cancels this task."""
         conductor, arbiter, admission = self._conductor, self._conductor.arbiter, self._admission
         key = self._keys.get(outbox.publisher_id)
         while (message := await context.read()) is not aio.EOF:
@@ -237,8 +220,8 @@ class PublishService:
                 if not arbiter.may_read(outbox.publisher_id):
                     await conductor.room_for(outbox)
             if isinstance(message, bytes):
-                # Parsed, it takes three times as much. The next message waits until this one is counted in
-                # flight and there is room.
+                # Parsed, it takes three times as much, so the next message waits until this one is counted in
+                # flight.
                 await self._handle_unparsed(outbox, message)
                 if key is not None:
                     caller.taken(key.stream)
@@ -256,7 +239,6 @@ class PublishService:
             conductor.perform(arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
     async def _keep_pace(self, outbox: Outbox, caller: Caller) -> None:
-        """Wait until a message may be handled."""
         wait_ns = self._admission.wait_ns(outbox.name, caller.address, self._conductor.now_ns())
         if wait_ns:
             with self._conductor.delaying(outbox):
@@ -280,7 +262,6 @@ class PublishService:
             self._looking.one_crowd.release()
 
     async def _handle_many_items(self, outbox: Outbox, message: _Request) -> None:
-        """Check the form of many items in a slot or a thread; then handle them."""
         found: ItemSet | BadMessage
         try:
             with self._conductor.delaying(outbox):
@@ -306,7 +287,6 @@ class PublishService:
             self._failed(outbox, error)
 
     def _actions(self, outbox: Outbox, message: _Request | BadMessage) -> list[Action]:
-        """Tell the arbiter of a message that is not an item set; return its actions."""
         arbiter, publisher_id, now_ns = self._conductor.arbiter, outbox.publisher_id, self._conductor.now_ns()
         if isinstance(message, BadMessage):
             return arbiter.bad_request(publisher_id, message.reason, now_ns)
@@ -325,14 +305,13 @@ class PublishService:
             self._failed(outbox, error)
 
     def _failed(self, outbox: Outbox, error: BaseException) -> None:
-        """End this publisher's stream with ERROR, for an error of ours."""
         extra = caused_by(outbox.source.key, publisher=outbox.name)
         log.error("message failed", extra=extra, exc_info=error)
         conductor, reason = self._conductor, f"{type(error).__name__}: {error}"
         conductor.perform(conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns()))
 
     def _end_stream(self, outbox: Outbox, message: _Request.EndStream, now_ns: int) -> list[Action]:
-        """Handle EndStream: the stream ends in order, whatever its code."""
+        """The stream ends in order, whatever the code."""
         outbox.said_goodbye = True
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
@@ -380,7 +359,6 @@ def _parsed(message: bytes) -> _Request | BadMessage:
 
 @lru_cache(maxsize=16)  # all publishers offer the same header of a block
 def _short_one(message: bytes) -> _Message:
-    """Parse a short message and check its items, once for all publishers that send it."""
     found = _looked_at(_parsed(message))
     if isinstance(found, ItemSet):  # shared: nobody may change it
         return found._replace(items=tuple(found.items), kinds=tuple(found.kinds))
@@ -388,7 +366,6 @@ def _short_one(message: bytes) -> _Message:
 
 
 def _looked_at(message: _Request | BadMessage) -> _Message:
-    """Return the checked item set of a request of few items, or the argument."""
     if isinstance(message, BadMessage) or not message.HasField("block_items"):
         return message
     items = message.block_items.block_items
@@ -422,7 +399,7 @@ def _last_to_take(earliest: int, latest: int) -> int | None:
     return None if last < 0 else last
 
 
-@lru_cache(maxsize=16)  # all publishers get the same for a block
+@lru_cache(maxsize=16)
 def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
     """Make the message of a response."""
     match response:

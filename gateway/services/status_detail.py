@@ -8,7 +8,6 @@ Pure. The answer has the form in which starting block nodes accept it from a pee
     ranged_address_book_history    the same book, for all blocks, without nodes that have no usable key: they
                                    would make a block node refuse the book
 
-A "plugin" of the reference is a part of this node.
 Source: docs/spec/wire.md section 2.3; HIP-1081.
 """
 
@@ -51,7 +50,7 @@ _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a node, by its settings."""
+    """What a node can do, by its settings."""
 
     verification_mode: VerificationMode = "full"
     root_layout: RootLayout = "auto"
@@ -61,13 +60,7 @@ class Abilities:
 
 
 class StatusDetail:
-    """The answers of one node.
-
-    Args:
-        abilities: of the node.
-        rsa_book: the address book for record files, if any.
-        ledger: returns the ledger data for TSS proofs, if known.
-    """
+    """The answers of one node."""
 
     def __init__(
         self, abilities: Abilities, rsa_book: RsaBook | None, ledger: Callable[[], LedgerData | None]
@@ -90,7 +83,6 @@ class StatusDetail:
         return detail
 
     def _make(self, ledger: LedgerData | None) -> node_pb2.ServerStatusDetailResponse:
-        """Make all but the ranges."""
         version = _version()
         detail = node_pb2.ServerStatusDetailResponse(
             version_information=node_pb2.BlockNodeVersions(
@@ -144,7 +136,7 @@ def address_book_message(
 
 
 def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2.NodeAddress | None:
-    """Make the message of one node; of an unreadable entry, only number and key."""
+    """An unreadable entry gives only number and key."""
     if not isinstance(entry, dict):
         return None
     try:
@@ -158,7 +150,7 @@ def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2
 def _plugins(
     abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None
 ) -> list[tuple[str, list[str]]]:
-    """Return the node's parts and their abilities."""
+    """A "plugin" of the reference is a part of this node."""
     layouts = (8, 16) if abilities.root_layout == "auto" else (abilities.root_layout,)
     checks = [
         f"mode {abilities.verification_mode}",
@@ -183,7 +175,6 @@ def _plugins(
 
 
 def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None) -> list[str]:
-    """Return the kinds of proofs that the node has a key for."""
     kinds = [ProofKind.ED25519.value] if abilities.has_ed25519_key else []
     if ledger is not None:
         kinds += [ProofKind.TSS.value, ProofKind.STATE.value]
@@ -254,7 +245,7 @@ def lines(detail: dict[str, Any]) -> list[str]:
 
 
 def _schnorr_key(attested: bytes) -> str | None:
-    """Return an attested key's public key as `sluice ledger show` prints it, if there is one."""
+    """Return the key as `sluice ledger show` prints it."""
     key = attested[:POINT_SIZE]
     return None if key == point_bytes(SENTINEL_KEY) else _shown(key)
 

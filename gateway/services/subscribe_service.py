@@ -1,19 +1,14 @@
 """The gRPC side of subscribing: `BlockStreamSubscribeService.subscribeBlockStream`.
 
-A shell around `gateway.services.subscriber_state` and `gateway.services.block_reader`. For each stream:
+A shell.
 
-    READ              read a batch in a thread, write its messages one by one, report each
-    WAIT              wait until more is committed, or the subscriber is ended
-    SubscriptionEnd   write the status, close
+Other nodes have their own places, threads and bytes: acknowledgements may wait for them.
 
-Other nodes have their own places, threads and bytes: acknowledgements may wait for them
-(`commit.min_standbys`).
+A write waits until gRPC accepts the message, so a slow subscriber holds one batch and a position. Long
+batches share a budget, and a stream that waits for it holds nothing. A subscriber that reads nothing loses
+its connection: gRPC could end its stream only behind the unread data.
 
-A write waits until gRPC accepts the message, so a slow subscriber holds one batch and a position. A batch has
-about 1 MiB, or one longer item; longer ones share a budget, and a stream that waits for it holds nothing. A
-subscriber that reads nothing for `subscriber.write_timeout_seconds` loses its connection: gRPC could end its
-stream only behind the unread data.
-Source: docs/spec/wire.md section 2.2.
+Source: docs/spec/wire.md section 2.2; gateway/README.md, "From the stream to a subscriber".
 """
 
 from __future__ import annotations
@@ -74,9 +69,8 @@ class SubscribeLimits:
     streams_max: int = 1_000
     streams_per_address_max: int = 256
     write_timeout_seconds: float = 300.0
-    """Time without a read by the subscriber; 0: no limit."""
+    """0: no limit."""
     item_set_bytes: int = 1 << 20
-    """Bytes of items that fill an item set."""
     sending_bytes_max: int = SENDING_BYTES_MAX
 
 
@@ -87,26 +81,21 @@ class _Stream:
     places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
-    """The time since which a message waits for gRPC, if one does."""
+    """The time since which a message waits for gRPC."""
     is_cut_off: bool = False
     number: int = 0
     refusal: SubscriptionEnd | None = None
-    """The status that it gets instead of blocks."""
 
     @property
     def name(self) -> str:
-        """Its connection, for the log."""
         return self.caller.peer
 
     @property
     def key(self) -> StreamKey:
-        """Its key in `MessageShares`."""
         return StreamKey(self.caller.address, self.name, self.number)
 
 
 class _Places:
-    """The reader and the limits of one kind of subscribers."""
-
     def __init__(
         self,
         store: BlockStore,
@@ -140,12 +129,7 @@ class _Places:
 
 
 class SubscribeService:
-    """The subscribe service of one node.
-
-    Args:
-        first_number: the first block of an empty node; None: any.
-        ensure: see `BlockReader`.
-    """
+    """The subscribe service of one node."""
 
     def __init__(
         self,
@@ -191,7 +175,7 @@ class SubscribeService:
         )
 
     def source_failed(self, reason: str) -> None:
-        """End live subscribers with ERROR: the last publisher has failed (`reason`, for the log)."""
+        """The last publisher has failed: end live subscribers with ERROR."""
         held = self.held()
         count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
         if count:
@@ -288,7 +272,6 @@ class SubscribeService:
             self._watching = asyncio.ensure_future(self._cut_off_idle())
 
     async def _cut_off_idle(self) -> None:
-        """Cut off subscribers that read nothing for too long, while there are any."""
         most_seconds, loop = self._limits.write_timeout_seconds, asyncio.get_running_loop()
         while self._streams:
             await asyncio.sleep(most_seconds / 4)
@@ -309,7 +292,6 @@ class SubscribeService:
                 )
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> SubscriptionEnd:
-        """Do the subscriber's steps up to its final status."""
         stream.subscriber.take_place(self.held())  # before it knows that it is served
         await context.send_initial_metadata(())  # tells a waiting subscriber that it is served
         position: Position | None = None
@@ -335,7 +317,7 @@ class SubscribeService:
     async def _send_batch(
         self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
     ) -> Position:
-        """Read a batch and send it; return where to go on."""
+        """Return where to go on."""
         subscriber, reader, shares = stream.subscriber, stream.places.reader, stream.places.shares
         if position is None:
             assert subscriber.next_number is not None
@@ -360,7 +342,6 @@ class SubscribeService:
                 self._waiting[key].set()
 
     async def _granted(self, key: StreamKey) -> None:
-        """Wait until a batch of this stream may be sent."""
         granted = self._waiting[key] = asyncio.Event()
         try:
             await granted.wait()

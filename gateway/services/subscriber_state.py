@@ -6,16 +6,8 @@ Pure. The shell asks `step` what to do, and reports each sent message with `wrot
     WAIT              all committed blocks were sent: ask again when there are more
     SubscriptionEnd   send this status; nothing follows
 
-Requests (max is 2^64 - 1):
-
-    start  end   begins with
-    max    max   the next block that is committed
-    max    M     the first block held
-    N      max   block N, without end
-    N      M     block N, to M
-
-Refusals, in this order. F and L are the first and last block held; an empty node has its first block to be,
-and the one before it:
+Refusals, in this order. max is 2^64 - 1, F and L are the first and last block held; an empty node has its
+first block to be, and the one before it:
 
     end before start                                INVALID_END_BLOCK_NUMBER
     start below F                                   INVALID_START_BLOCK_NUMBER
@@ -25,6 +17,7 @@ and the one before it:
 
 A subscriber is *live* once it has had to wait. A source error ends live ones only, an orderly shutdown all.
 Each first gets its present block to the end, a live one all blocks up to L.
+
 Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 """
 
@@ -47,9 +40,7 @@ class Held:
     """The blocks that the node holds now."""
 
     first: int | None
-    """The first block, also of an empty node, if known."""
     last: int | None
-    """The last committed block, if any."""
 
     @property
     def height(self) -> int | None:
@@ -66,12 +57,9 @@ class SubscriptionEnd:
     status: int
     """A `SubscribeStreamResponse.Code`."""
     reason: str
-    """For the log."""
 
 
 class _Do(Enum):
-    """The steps without a value."""
-
     READ = "read"
     WAIT = "wait"
 
@@ -89,7 +77,7 @@ class Subscriber:
         self.start = start
         self.end = end
         self.next_number: int | None = None
-        """The block sent now or next, once known."""
+        """The block sent now or next."""
         self.live = False
         """It has received all committed blocks, and waits for more."""
         self._future_blocks_max = future_blocks_max
@@ -99,7 +87,7 @@ class Subscriber:
 
     @property
     def last_wanted(self) -> int | None:
-        """The last block of the request; None: no end."""
+        """The last block of the request."""
         return None if self.end == U64_MAX else self.end
 
     def lag(self, held: Held) -> int:
@@ -157,7 +145,6 @@ class Subscriber:
         self._ends_after = held.last if held is not None and held.last is not None else -1
 
     def _place(self, held: Held) -> SubscriptionEnd | None:
-        """Fix the first block to send; return a refusal, if any."""
         start, end = self.start, self.end
         asked = f"start {_text(start)}, end {_text(end)}"
         if start != U64_MAX and end < start:

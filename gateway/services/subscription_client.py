@@ -1,19 +1,14 @@
 """The client's side of `subscribeBlockStream`: checks of responses, and whole blocks out of them.
 
-Pure. One `BlockAssembler`, or one `SubscriptionOrder` to handle blocks set by set, follows one call:
-
-    block_items, the block's header first        gathered
-    block_items                                  gathered
-    end_of_block(N)                              `feed` returns block N
-    ...
-    status                                       `status` is set; nothing may follow
+Pure. One `BlockAssembler`, or one `SubscriptionOrder` to handle blocks set by set, follows one call.
 
 Invariants
   - Blocks come out in order of number without gaps, from `start_number` or else from the first one that came.
   - Each of these is a `SubscriptionError` and leaves the assembler unchanged: a wrong block number, items
     without a header before them, a set that spans blocks, an end of another block, a block or a set beyond
     the limits, an unknown message, anything after the status.
-Source: docs/spec/wire.md section 2.2.
+
+Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 """
 
 from __future__ import annotations
@@ -37,9 +32,6 @@ class SubscriptionOrder:
 
     Args:
         start_number: the first block; None: the server decides (start 2^64 - 1).
-        end_number: the last block; None: no end.
-        block_bytes_max: most bytes of items in one block.
-        block_items_max: most items in one block.
     """
 
     def __init__(
@@ -53,9 +45,7 @@ class SubscriptionOrder:
         self.next_number = start_number
         """The next block or the one under way; None until one has begun."""
         self.in_block = False
-        """Whether a block is under way."""
         self.status: int | None = None
-        """The server's final status, if it has come."""
         self._end_number = end_number
         self._block_bytes_max = block_bytes_max
         self._block_items_max = block_items_max
@@ -64,7 +54,7 @@ class SubscriptionOrder:
 
     @property
     def complete(self) -> bool:
-        """Whether every block of the request has come; never without an end."""
+        """Whether every block of the request has come."""
         return (
             self._end_number is not None
             and self.next_number is not None
@@ -77,7 +67,6 @@ class SubscriptionOrder:
         """Take one response.
 
         Args:
-            response: the next one.
             look: the result of `inspect` on its items, if they were inspected elsewhere.
 
         Returns:
@@ -142,7 +131,6 @@ class SubscriptionOrder:
         return item_set
 
     def _check_number(self, number: int) -> None:
-        """Refuse the header of a block that is not the next one, or not in the request."""
         if self.next_number is not None and number != self.next_number:
             raise SubscriptionError(
                 self._where(), f"the header of block {number}", f"that of block {self.next_number}"

@@ -1,4 +1,4 @@
-"""The findings on a node: what is wrong, since when, and what to do, for the operator who looks at night.
+"""The findings on a node: what is wrong, since when, and what to do.
 
 Pure. `look` reads a moment's findings from a `NodeReport`; `FindingBook` remembers since when each is there.
 A *problem* is a reason of `/readyz`; a *note* leaves the node ready.
@@ -182,7 +182,7 @@ Seen = tuple[FindingKind, str]
 
 
 def look(report: NodeReport) -> list[Seen]:
-    """Return what is wrong now, problems first; the report's own findings are not read."""
+    """Return what is wrong now, problems first."""
     seen: list[Seen] = []
     if report.is_starting:
         seen.append((FindingKind.STARTING, "the node is starting"))
@@ -204,8 +204,7 @@ def look(report: NodeReport) -> list[Seen]:
 
 
 def _stands(report: NodeReport) -> bool:
-    """Return whether the chain stands still. While blocks come, any publisher may send what cannot be
-    checked."""
+    """Return whether the chain stands still."""
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
@@ -255,7 +254,7 @@ def _notes(report: NodeReport) -> list[Seen]:
 
 
 class FindingBook:
-    """The memory of since when each kind of finding is there."""
+    """Remembers since when each kind of finding is there."""
 
     def __init__(self) -> None:
         self._since: dict[FindingKind, float] = {}
@@ -264,7 +263,6 @@ class FindingBook:
         """Note what is wrong now, and return it with since when.
 
         Args:
-            seen: what is wrong.
             now_unix_seconds: the time of day, which may be set forward and back.
             now_seconds: a time that only goes on, also while the machine sleeps.
         """

@@ -1,14 +1,9 @@
 """The HTTP server of a node: probes, metrics and the status page.
 
-    GET /healthz              200 as long as the event loop answers
-    GET /readyz               200 "ready", or 503 with one reason per line; JSON where `Accept` prefers it
-    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready
-    GET /metrics              the Prometheus text format
-    GET /                     the status page
-    GET /status.json          the same report
-    GET /operations           docs/operations.md, where the findings lead
+A probe always gets an answer: an error of ours is a reason not to be ready. `/readyz` is JSON where `Accept`
+prefers it.
 
-A probe always gets an answer: an error of ours is a reason not to be ready.
+Source: docs/operations.md, "Watch it".
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ HTTP_SILENT_SECONDS_MAX: Final = 75.0
 """Time without a whole request; scrapers ask again within a minute."""
 
 HTTP_STOP_SECONDS: Final = 1.0
-"""How long a stopping node waits for clients to take answers, and as long again for begun requests."""
+"""A stopping node waits so long for clients to take answers, and as long again for begun requests."""
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
 """How long a client may take nothing of an answer."""
@@ -98,7 +93,7 @@ class HttpServer:
         self.address = address
 
     async def close(self) -> None:
-        """Stop listening, and close all connections. A second call does nothing."""
+        """Stop listening, and close all connections."""
         self._listener.close()
         await self._runner.cleanup()
 
@@ -130,7 +125,7 @@ class _Clients:
 
 
 class _Arrival(asyncio.Protocol):
-    """The protocol of a new connection until it is counted; aiohttp serves it then."""
+    """Holds a new connection until it is counted; aiohttp serves it then."""
 
     def __init__(self, server: web.Server, clients: _Clients) -> None:
         self._server, self._clients = server, clients
@@ -157,7 +152,7 @@ def make_app(node: NodeView) -> web.Application:
 
 
 async def start_http(node: NodeView, address: Address, limits: HttpLimits = HttpLimits()) -> HttpServer:
-    """Listen at `address` and answer for `node` until the server is closed.
+    """Answer for `node` until the server is closed.
 
     Raises:
         Fatal: the address is not free.
@@ -194,7 +189,6 @@ async def start_http(node: NodeView, address: Address, limits: HttpLimits = Http
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Return whether aiohttp logs a client's mistake or leaving, with a traceback."""
     error = None if record.exc_info is None else record.exc_info[1]
     return isinstance(error, HttpProcessingError | ConnectionError)
 

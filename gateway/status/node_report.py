@@ -1,4 +1,4 @@
-"""The report of a node: what it says of itself at one moment, for people, probes and programs.
+"""The report of a node.
 
 Pure. `gateway.status.reporter` gathers it; its readers:
 
@@ -28,7 +28,7 @@ class Finding:
 
     text: str
     since_unix_seconds: float
-    """When it was first seen, by today's clock."""
+    """By today's clock."""
     advice: str
     section: str
     """The heading in docs/operations.md."""
@@ -49,7 +49,6 @@ class NodeReport:
 
     version: str
     instance: str
-    """A name unique to the process."""
     phase: str
     """active, draining, drained or standby."""
     verification_mode: str
@@ -57,9 +56,8 @@ class NodeReport:
     addresses: tuple[tuple[str, str], ...] = ()
     """Name and address of each server; empty during the start."""
     grpc_address: str
-    """The address for publishers."""
     subscriber_address: str = ""
-    """The address for subscribers; empty: the same."""
+    """Empty: the same."""
     now_unix_seconds: float
     block_time_seconds: float
 
@@ -68,7 +66,7 @@ class NodeReport:
     last_root_hash: str = ""
     """Hexadecimal; empty without a block."""
     stream_layout: int | None = None
-    """The layout of the stream's blocks (docs/spec/block-layout.md); None without a block."""
+    """See docs/spec/block-layout.md."""
     last_block_age_seconds: float | None = None
     """Time since this process acknowledged a block, if it has."""
     quiet_seconds: float = 0.0
@@ -76,7 +74,6 @@ class NodeReport:
 
     publisher_count: int = 0
     inflight_bytes: int = 0
-    """Bytes of items held and not committed."""
     tcp_clients: int = 0
     tcp_slowest_bytes: int = 0
     """Lag in bytes of the stream file."""
@@ -86,9 +83,8 @@ class NodeReport:
     followed: str | None = None
     """The peer that it takes blocks from."""
     distance_blocks: int | None = None
-    """Known blocks that it lacks; None: it follows nobody."""
+    """Known blocks that it lacks."""
     quorum: QuorumState | None = None
-    """The standbys that acknowledgements wait for, if any."""
     awaiting_standbys: int = 0
     """Blocks on disk here that wait for standbys."""
 
@@ -108,18 +104,15 @@ class NodeReport:
     is_broken: bool = False
     """The publish race has ended on a bug."""
     catch_up_problem: str | None = None
-    """Why the node does not come closer to its peers."""
     given_up_target: int | None = None
     """A block that publishers told of and no peer confirmed."""
     sent_elsewhere: str | None = None
-    """Why publishers are sent elsewhere, if they are."""
     certificates: tuple[str, ...] = ()
     """Present and coming problems."""
     door: tuple[str, ...] = ()
     """Connections refused or ended lately."""
     disputed: Disputed | None = None
     lack: str | None = None
-    """Why the next block could not be checked here."""
     refused_message: str | None = None
     """The message refused lately for its length."""
     bad_pages: tuple[str, ...] = ()
@@ -136,7 +129,7 @@ class NodeReport:
 
     @property
     def min_standbys(self) -> int:
-        """Other nodes that must have a block before it is acknowledged."""
+        """Other nodes that must have a block."""
         return 0 if self.quorum is None else self.quorum.min_standbys
 
     @property

@@ -11,9 +11,7 @@ processor, also under a container's limit:
     proofs      the process that checks proofs
     hashing     the processes that hash items
 
-Acknowledgements wait for all of them.
-
-Source: Linux, Documentation/scheduler/sched-stats.rst.
+Source: Linux, Documentation/scheduler/sched-stats.rst; docs/operations.md, "The processor is too slow".
 """
 
 from __future__ import annotations
@@ -59,12 +57,7 @@ class Spent(NamedTuple):
 
 
 class Shortage:
-    """The judgement whether a task waited too long lately.
-
-    Args:
-        window_seconds: the time that is judged.
-        waited_seconds_min: the shortest wait that counts.
-    """
+    """The judgement whether a task waited too long lately."""
 
     def __init__(
         self, *, window_seconds: float = WINDOW_SECONDS, waited_seconds_min: float = WAITED_SECONDS_MIN
@@ -110,8 +103,6 @@ class ProcessorWatch:
 
     Args:
         processes: returns the worker processes, each with its task's name.
-        shortage: judges the waits; None: a new one.
-        look_seconds: time between two looks.
     """
 
     def __init__(
@@ -139,7 +130,7 @@ class ProcessorWatch:
         return self._shortage.words
 
     def close(self) -> None:
-        """End the watch; a second call does nothing."""
+        """End the watch."""
         self._task.cancel()
 
     async def _watch(self) -> None:
@@ -173,7 +164,6 @@ class ProcessorWatch:
         return places
 
     def _say(self, now_seconds: float) -> None:
-        """Log the beginning of a shortage, not too often, and its end."""
         words = self.words
         if words is not None and not self._is_said and now_seconds - self._said_at >= SAID_SECONDS:
             self._is_said, self._said_at = True, now_seconds
@@ -185,7 +175,6 @@ class ProcessorWatch:
 
 
 def _read(path: Path) -> Spent | None:
-    """Read a thread's times; None if there are none."""
     try:
         ran_ns, waited_ns = path.read_text().split()[:2]
         return Spent(int(ran_ns) / 1e9, int(waited_ns) / 1e9)

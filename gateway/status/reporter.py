@@ -1,7 +1,6 @@
 """The gathering of a node's report from its rooms.
 
-A shell: it asks the rooms and reads the clock; `gateway.status.findings` judges the answers. Source:
-docs/operations.md, "Watch it".
+A shell: it asks the rooms and reads the clock. Source: docs/operations.md, "Watch it".
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from sluice.gateway.transport.tls import ServerTls, certificate_notes
 __all__ = ["NodeReporter"]
 
 PUBLISHERS_SHOWN: Final = 200
-"""Streams of publishers on the page."""
 
 
 class NodeReporter:
@@ -45,8 +43,6 @@ class NodeReporter:
 
     Args:
         certificates, door_notes: of the node's servers; both lists grow during the start.
-        health_check_seconds: time between two looks of `watch`.
-        publishers_shown: streams of publishers on the page.
     """
 
     def __init__(
@@ -176,7 +172,7 @@ class NodeReporter:
         )
 
     def _advertised(self) -> tuple[str, str]:
-        """Return where publishers find the node, and where subscribers do, or "" for the same address."""
+        """Addresses for publishers and for subscribers, "" if the same."""
         advertised = self._settings.grpc_advertised_address
         if advertised == self._settings.grpc_address:
             advertised = self._grpc_address  # with its real port

@@ -75,7 +75,7 @@ def render(report: NodeReport) -> str:
 
 
 def render_operations(markdown: str) -> str:
-    """Return /operations, docs/operations.md as an HTML document with anchors."""
+    """Return docs/operations.md as an HTML document with anchors."""
     text = _HEADING.sub(
         lambda line: f'<a id="{escape(slug(unescape(line[1])))}"></a>{line[0]}', escape(markdown, quote=False)
     )

@@ -1,7 +1,7 @@
 """A worker process that hashes items, so that many short ones do not stop the event loop.
 
-A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, so only
-another process can use a second core.
+A shell. Python holds its lock while it hashes fewer than 2,048 bytes, so only another process can use a
+second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
@@ -30,13 +30,12 @@ __all__ = ["HashProcess", "main"]
 log = logging.getLogger(__name__)
 
 HASH_WAITING_BYTES_MAX: Final = 8 << 20
-"""Bytes that wait for one process; further requests wait here, where they can be dropped."""
+"""Further requests wait here, where they can be dropped."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
 """Time for the start, or for one request; then the process is replaced."""
 
 HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two starts of a process."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
 """A starting node waits for the processes, which take a core from the first blocks."""
@@ -49,12 +48,7 @@ _States = dict[int, tuple[int, tuple[bytes, ...]]]
 
 
 class HashProcess:
-    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop.
-
-    Args:
-        waiting_bytes_max: bytes of requests on their way; further calls wait.
-        backoff_seconds: time between two starts.
-    """
+    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop."""
 
     def __init__(
         self,
@@ -81,7 +75,7 @@ class HashProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None without a process."""
+        """Process id."""
         return self._worker.pid
 
     @property
@@ -148,7 +142,7 @@ class HashProcess:
         return answered
 
     def close(self) -> None:
-        """End the process and wait for it; it is not started again."""
+        """End the process and wait for it."""
         self._worker.close()
         if self._next is not None:
             self._next.cancel()

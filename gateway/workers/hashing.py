@@ -11,8 +11,8 @@ A shell. Small sets are hashed at once. Others wait in their block's queue for a
     any, behind one that waits         thread                 process
 
 All blocks take the first process until its backlog is too long: each busy process takes a core from the event
-loop, so an even share is slower. A dropped block takes back what waits here, but not what a thread or process
-has. So these get little at a time, and a publisher that begins its block again and again fills no memory.
+loop. A dropped block takes back what waits here, but not what a thread or process has. So these get little at
+a time, and a publisher that begins its block again and again fills no memory.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from sluice.gateway.workers.loop_slots import LoopSlots
 __all__ = ["HashLimits", "Hashing"]
 
 INLINE_HASH_BYTES_MAX: Final = 256 * 1024
-"""Bytes of one item set hashed in the event loop, 0.5 ms."""
+"""0.5 ms of the event loop."""
 
 HASH_PROCESS_ITEMS_MIN: Final = 128
-"""Items of a set that is worth a process: it takes 0.15 ms, the way there and back 0.05."""
+"""These take 0.15 ms, the way there and back 0.05."""
 
 HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 """The same in bytes."""
@@ -52,7 +52,7 @@ HASH_BATCH_ITEMS: Final = 4_096
 """The same in items, whose packing takes 1 ms."""
 
 HASH_PROCESS_ITEMS_MAX: Final = 8_192
-"""Items of a batch beyond which a thread hashes it: packing takes 0.1 ms per thousand."""
+"""A thread hashes longer batches: packing takes 0.1 ms per thousand."""
 
 HASH_PROCESS_BYTES_MAX: Final = 8 << 20
 """The same in bytes: on the way to a process there are three copies."""
@@ -66,7 +66,7 @@ of 1 kB items 6 % slower on two cores."""
 
 @dataclass(frozen=True, slots=True)
 class HashLimits:
-    """The limits of the processes' work."""
+    """The limits."""
 
     batch_bytes: int = HASH_BATCH_BYTES
     batch_items: int = HASH_BATCH_ITEMS
@@ -147,7 +147,7 @@ class Hashing:
         return [process for process in self._processes if process.ready.is_set()]
 
     def _next_process(self) -> HashProcess:
-        """Return the first process with the shortest backlog, in steps."""
+        """The first one with the shortest backlog, in steps."""
         step = self._limits.backlog_items
         return min(self._ready or self._processes, key=lambda process: process.waiting_items // step)
 
@@ -159,7 +159,6 @@ class Hashing:
 
 
 def _next_batch(waiting: deque[Append], limits: HashLimits) -> Append:
-    """Take one set from the queue, and more up to a batch."""
     first = waiting.popleft()
     if not waiting:
         return first

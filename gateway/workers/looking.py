@@ -1,6 +1,6 @@
 """Inspection of the items of a message: at once, in a slot of the event loop, or in a thread.
 
-A shell around `blocks.item_set`, which takes some 0.15 ms for a thousand items:
+A shell. A thousand items take some 0.15 ms:
 
     items of the message    inspected
     up to 127               at once
@@ -26,10 +26,10 @@ from sluice.gateway.workers.loop_slots import LoopSlots
 __all__ = ["Looking"]
 
 SET_ITEMS_MAX: Final = 500_000
-"""Items of one message. Inspecting and hashing them takes half a second, 15 ms of it in the event loop."""
+"""Inspecting and hashing them takes half a second, 15 ms of it in the event loop."""
 
 CROWD_ITEMS_MIN: Final = 256 * 1024
-"""Items of a crowd: each takes some 90 bytes, so a few dozen such messages would fill the memory."""
+"""Each takes some 90 bytes, so a few dozen such messages would fill the memory."""
 
 CROWD_ITEM_BYTES: Final = 24
 """Average bytes of a crowd's items, which take five times as much when parsed."""
@@ -48,8 +48,6 @@ class Looking:
 
     Args:
         rng: chooses where samples are taken.
-        set_items_max: items in one message.
-        inline_items_max: items that the event loop inspects.
     """
 
     def __init__(

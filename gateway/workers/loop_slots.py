@@ -1,7 +1,7 @@
 """Slots of the event loop: at most one long piece of work in each iteration.
 
-A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets,
-which adds up to a pause. So a large piece of work takes a slot first.
+A shell. An iteration runs everything that is ready before it comes to timers and sockets, so a large piece of
+work takes a slot first.
 
     iteration  1         2         3         4         5
     runs       A         -         B         C         D        A did not wait, since no slot was taken
@@ -38,7 +38,6 @@ class LoopSlots:
         await slot
 
     def _next_iteration(self) -> None:
-        """Give the slot of the iteration that follows."""
         waiting = self._waiting
         while waiting and waiting[0].cancelled():
             waiting.popleft()

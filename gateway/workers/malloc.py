@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["is_glibc", "keep_freed_memory"]
 
 FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Free memory at the end of a heap that stays: what several blocks under way take."""
+"""What several blocks under way take."""
 
 OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
 """A larger piece of memory is returned when freed; glibc's maximum."""
@@ -34,8 +34,7 @@ def is_glibc() -> bool:
 
 
 def keep_freed_memory(environment: Mapping[str, str]) -> bool:
-    """Keep up to `FREE_MEMORY_KEPT_BYTES` of freed memory in each heap of this process; return whether it
-    does.
+    """Keep `FREE_MEMORY_KEPT_BYTES` of freed memory in each heap; return whether it does.
 
     It changes nothing under another C library, or if `environment` configures glibc.
     """

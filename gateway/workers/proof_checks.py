@@ -1,8 +1,8 @@
 """Checks of proofs for the event loop: at once where they are quick, else in a worker process.
 
 A shell. A few Ed25519 proofs, 0.05 ms each, are checked in the event loop, all others in
-`workers.proof_process`, in the order in which blocks end. While a TSS network's ledger data are still to come
-from block 0, no proof of a later block can be judged:
+`workers.proof_process`. While a TSS network's ledger data are still to come from block 0, no proof of a later
+block can be judged:
 
     block    ledger data          what happens
     0        to come              checked with what it publishes; believed once it is committed, and kept
@@ -36,9 +36,8 @@ class ProofChecks:
     """Checks the proofs of one node's blocks.
 
     Args:
-        verifier: checks them.
         keep: stores the ledger data of a committed block 0; called in a thread.
-        process: checks what takes long; closed with this. None: a new one.
+        process: closed with this; None: a new one.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class ProofChecks:
         process: ProofProcess | None = None,
     ) -> None:
         self.hasher: Callable[[], BlockHasher] = verifier.hasher
-        """Makes a hasher for a block's items."""
         self._verifier = verifier
         self._keep = keep
         self._known = asyncio.Event()
@@ -64,11 +62,11 @@ class ProofChecks:
 
     @property
     def process_id(self) -> int | None:
-        """The worker's process id; None without a process."""
+        """The worker's process id."""
         return self._process.pid
 
     def warm_up(self) -> None:
-        """Start the process if blocks will need it; do not wait for it."""
+        """Start the process if blocks will need it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
             self._process.start()

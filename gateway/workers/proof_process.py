@@ -7,8 +7,7 @@ A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with t
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Waiting proofs that are cheaper together are checked together. Acknowledgements wait for the process, so it
-has the node's priority, but yields to event loops (SCHED_BATCH).
+Acknowledgements wait for the process, so it has the node's priority, but yields to event loops (SCHED_BATCH).
 
     the process                          what it was asked
     dies, or takes too long              is asked of another process, each block by itself
@@ -45,10 +44,10 @@ __all__ = ["ProofProcess", "main"]
 log = logging.getLogger(__name__)
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""Time for the proofs of one block, which take 50 ms; then the process is replaced."""
+"""The proofs of one block take 50 ms; then the process is replaced."""
 
 PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two starts, if a process did not get ready; meanwhile a thread of the node checks."""
+"""Meanwhile a thread of the node checks."""
 
 PROOFS_TOGETHER_MAX: Final = 8
 """Blocks whose proofs are checked together. Eight TSS signatures take 3.7 ms each together and 7.4 ms each
@@ -68,7 +67,6 @@ class ProofProcess:
 
     Args:
         module: run by the process; another one only in tests.
-        check_seconds_max: time for one request, and for the start.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class ProofProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None without a process."""
+        """Process id."""
         return self._worker.pid
 
     def start(self) -> None:
@@ -155,7 +153,7 @@ class ProofProcess:
     async def _check_here(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]
     ) -> Verdict:
-        """Check the proofs of a block in this process, which stops the event loop for some milliseconds."""
+        """This stops the event loop for some milliseconds."""
         check = BlockVerifier(proofs).check
         try:
             checking = self._thread.submit(check, summary, items)
@@ -200,7 +198,7 @@ class _Answers:
 
 
 def _summaries_of_same_keys(decoded: list[_Request]) -> list[BlockSummary]:
-    """Return the summaries up to the next request with other keys, or to be checked by itself."""
+    """Return those up to the next request with other keys, or to be checked by itself."""
     same = takewhile(lambda request: request[0] is None and not request[3], decoded[1:])
     return [request[1] for request in (decoded[0], *same)]
 

@@ -1,6 +1,6 @@
 """A worker process of a node: started when needed, asked in order, replaced when lost.
 
-A shell. Python holds its lock while it computes in any thread; another process has its own lock.
+A shell.
 
     node                                 python -m MODULE
     request  ──► socket            ──►   standard input
@@ -34,8 +34,8 @@ from sluice.gateway.workers.malloc import keep_freed_memory
 __all__ = ["WorkerProcess", "serve"]
 
 WORKER_LOOK_LATE_SECONDS_MAX: Final = 1.0
-"""How late the node may look at an answer's time limit. A later look means that the node was stopped, maybe
-with the process, which gets its time again."""
+"""A later look at a time limit means that the node was stopped, maybe with the process, which gets its time
+again."""
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -44,8 +44,6 @@ class WorkerProcess:
     """The node's end, for one event loop.
 
     Args:
-        name: for errors, `proof process`.
-        module: run by the process; it calls `serve`.
         seconds_max: time to start, or for one request.
         on_ready: called when a process begins to answer.
         on_lost: called with the reason when one is lost or cannot be started.
@@ -77,12 +75,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None without a process."""
+        """Process id."""
         return None if self._process is None else self._process.pid
 
     @property
     def start_count(self) -> int:
-        """Number of processes started so far."""
+        """Number of processes started."""
         return self._start_count
 
     @property
@@ -91,7 +89,7 @@ class WorkerProcess:
         return self._over
 
     def start(self) -> None:
-        """Start the process if there is none, without waiting for it; `ask` does this too."""
+        """Start the process if there is none, without waiting for it."""
         if self._over or self._process is not None:
             return
         self._start_count += 1
@@ -128,7 +126,7 @@ class WorkerProcess:
         return answered
 
     def close(self) -> None:
-        """End the process and wait for it; it is not started again."""
+        """End the process and wait for it."""
         self._over = True
         self.lose("its end")
 
@@ -243,9 +241,7 @@ def serve(
 
     Args:
         answer: answers waiting requests in order; each answer is sent as it comes.
-        together_max: most requests in one call.
         gather_seconds: time to wait for more, if there were several last time.
-        says_more: returns whether a request announces another one.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
@@ -273,7 +269,6 @@ def _send(node: socket.socket, answer: bytes) -> None:
 
 
 def _comes(node: socket.socket, deadline: float) -> bool:
-    """Wait for another request or the node's end; return whether it came."""
     return bool(select.select([node], (), (), max(0.0, deadline - time.monotonic()))[0])
 
 

@@ -4,8 +4,9 @@
     tar    its headers are read once, from the first to the last; then each member can be read alone
     tar in gzip or zstd: the same, but a member is reached by decompressing all before it
 
-The first bytes of a file tell its kind, and a member's name its block number. Other members are no blocks. An
-archive with a name that leads out of it (`/x`, `../x`) is refused: no software of the field writes one.
+The first bytes of a file tell its kind, and a member's name its block number. An archive with a name that
+leads out of it (`/x`, `../x`) is refused: no software of the field writes one.
+
 Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
 """
 
@@ -30,7 +31,7 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
 
 ARCHIVE_MEMBERS_MAX: Final = 1_000_000
-"""Members of a zip or a tar: the most that a block node can be told to put into one."""
+"""The most that a block node can be told to put into one."""
 
 ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
 """The list at the end of a zip, for that many members with the names of blocks."""
@@ -67,8 +68,6 @@ class Archive:
 
     Args:
         file: seekable; stays open while the archive is used.
-        size_bytes: of the file.
-        members_max: of the archive.
     """
 
     def __init__(self, file: BinaryIO, size_bytes: int, *, members_max: int = ARCHIVE_MEMBERS_MAX) -> None:
@@ -171,7 +170,6 @@ class Archive:
             )
 
     def _extension(self, info: tarfile.TarInfo) -> bytes:
-        """Read a name that is too long for a header."""
         if info.size > TAR_NAME_BYTES_MAX:
             got = f"a name of {info.size:,} bytes"
             raise ArchiveError(f"{got}; expected at most {TAR_NAME_BYTES_MAX:,}")
@@ -181,7 +179,7 @@ class Archive:
         return data
 
     def _read_on(self, count: int) -> bytes:
-        """Read so many bytes of a tar; fewer only at its end."""
+        """Read so many bytes, fewer only at the end."""
         pieces = []
         while count and (piece := self._tar.read(count)):
             pieces.append(piece)
@@ -199,13 +197,11 @@ class _Unpacked:
         self._at = 0
 
     def read(self, count: int) -> bytes:
-        """Read at most so many bytes; none at the end."""
         data = self._inside.read(count)
         self._at += len(data)
         return data
 
     def seek(self, position: int) -> None:
-        """Go to a byte, or to the end if that comes first."""
         if position < self._at:
             self._raw.seek(0)
             self._inside, self._at = self._opened(self._raw), 0
@@ -230,7 +226,6 @@ class _BoundedReads:
 
 
 def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Return the decompression of a file, by its first bytes."""
     if magic.startswith(GZIP_MAGIC):
         return lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if magic == ZSTD_MAGIC:
@@ -239,7 +234,7 @@ def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
 
 
 def _is_tar(record: bytes) -> bool:
-    """Return whether a first record is a header, or the end of an empty tar."""
+    """The record is a header, or the end of an empty tar."""
     try:
         tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -248,7 +243,6 @@ def _is_tar(record: bytes) -> bool:
 
 
 def _long_name(data: bytes, kind: bytes) -> str | None:
-    """Read the name in a header's extension, if it has one."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
     while data:
@@ -263,7 +257,7 @@ def _long_name(data: bytes, kind: bytes) -> str | None:
 
 
 def _checked_parts(name: str) -> list[str]:
-    """Split a member's name; refuse one that leads out of the archive."""
+    """Refuse a name that leads out of the archive."""
     parts = name.split("/")
     if name.startswith(("/", "\\")) or ".." in parts:
         raise ArchiveError(f"a member is named {name!r}, which leads out of it")
@@ -272,7 +266,6 @@ def _checked_parts(name: str) -> list[str]:
 
 @contextmanager
 def _faults_named() -> Iterator[None]:
-    """Translate the errors of libraries about damaged archives."""
     try:
         yield
     except EOFError as error:

@@ -1,7 +1,8 @@
 """The check of blocks before they are offered: structure, root hash, and the links between them.
 
-Pure. A gateway checks the same without keys, so a bad block is found at its source. Proofs, which need the
-network's keys, are not verified. The links of the first block are believed, unless it is block 0.
+Pure. A gateway checks the same without keys, so a bad block is found at its source. The links of the first
+block are believed, unless it is block 0.
+
 Source: docs/spec/block-hash.md sections 3.3 and 4.
 """
 
@@ -20,14 +21,13 @@ class OfferCheck:
     """Takes the blocks of a part of a chain in order."""
 
     def __init__(self) -> None:
-        """Begin anywhere in the chain."""
         self._chain = Chain()
 
     def check(self, block: Block) -> BlockSummary:
         """Check the next block; one that does not follow the last begins a new part.
 
         Raises:
-            BadBlock: no gateway would take it; nothing is changed.
+            BadBlock: no gateway would take it.
         """
         hasher = BlockHasher()
         try:

@@ -2,8 +2,8 @@
 
     12.blk    12.blk.gz    12.blk.zst        and the names of other software, see `block_layouts`
 
-The first bytes of a file tell its compression. A file is written under a temporary name and then renamed, so
-that no reader sees half a block.
+A file is written under a temporary name and then renamed, so that no reader sees half a block.
+
 Source: docs/spec/wire.md section 3; RFC 1952 (gzip), RFC 8878 (zstd).
 """
 
@@ -70,9 +70,6 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
     Args:
         stored: the bytes; of a longer file, `stored_bytes_max` and one more are enough.
-        path: for the error.
-        number: of the block, by the name.
-        size_bytes_max: largest size after decompression.
 
     Raises:
         BlockFileError: it is empty, truncated, damaged, too large, or another block.
@@ -103,11 +100,7 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
 
 def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
-    """Write one block, as `write_whole`. The same block gives the same bytes.
-
-    Raises:
-        BlockFileError: the name is not the block's, or the file cannot be written.
-    """
+    """Write one block, as `write_whole`. The same block gives the same bytes."""
     if number_of_parts(path.absolute().parts) != block.number:
         raise BlockFileError(str(path), f"not a name for block {block.number}")
     write_whole(path, encode_block_file(block, _format_of(path.name)), is_flushed=is_flushed)
@@ -117,9 +110,6 @@ def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
     """Write a file so that nobody ever sees half of it; replace one of that name.
 
     If `is_flushed`, its bytes are on the disk before it has its name; `sync_folder` flushes the name.
-
-    Raises:
-        BlockFileError: it cannot be written; no part of it is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -145,7 +135,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def encode_block_file(block: Block, block_format: BlockFormat) -> bytes:
-    """Return the bytes of a block file; the same block gives the same bytes."""
+    """Return the bytes of a block file."""
     serialized = block.to_bytes()
     if block_format == "blk":
         return serialized
@@ -160,7 +150,7 @@ def _format_of(name: str) -> BlockFormat:
 
 
 def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
-    """Decompress; of a block that is too long, return at least one byte more than the limit."""
+    """Of a block that is too long, return at least one byte more than the limit."""
     if len(stored) > stored_bytes_max(size_bytes_max):
         return stored
     if stored.startswith(GZIP_MAGIC):
@@ -173,7 +163,7 @@ def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
 
 def _unzstd(stored: bytes, size_bytes_max: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor()
-    # Our files state their content's size, which bounds one pass. A failure is diagnosed below.
+    # Our files state their content's size, which bounds one pass.
     with suppress(zstandard.ZstdError):
         if 0 < zstandard.frame_content_size(stored) <= size_bytes_max:
             return decompressor.decompress(stored, allow_extra_data=False)

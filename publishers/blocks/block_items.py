@@ -1,11 +1,12 @@
 """The items of blocks that are made here: header, footer and proof, and items out of foreign records.
 
-Pure. These blocks have layout 16 of the block root. `record_block` makes all up to the footer:
+Pure. `record_block` makes all up to the footer:
 
     header (number, time of the first record) | item, item, … one per record, in order
 
-A record's payload is any bytes. It becomes the content of a signed transaction item, or of another item that
-the root hash covers and gateways do not parse.
+A payload becomes the content of a signed transaction item, or of another item that the root hash covers and
+gateways do not parse.
+
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 3.3.
 """
 
@@ -51,7 +52,7 @@ def header_item(number: int, at_ns: int) -> bytes:
 
 
 def footer_item(previous_root_hash: bytes, all_blocks_root_hash: bytes, state_root_hash: bytes) -> bytes:
-    """Return a block footer of three hashes, 48 bytes each; the last may be empty."""
+    """Each hash has 48 bytes; the last may be empty."""
     footer = block_pb2.BlockFooter(
         previous_block_root_hash=previous_root_hash,
         root_hash_of_all_block_hashes_tree=all_blocks_root_hash,
@@ -71,7 +72,7 @@ def proof_item(number: int, signature: bytes) -> bytes:
 
 
 def check_item_kind(item_kind: int) -> None:
-    """Check that records may become items of this kind. Raises OptionError if they may not."""
+    """Raises OptionError if records may not become items of this kind."""
     if 1 <= item_kind <= FIELD_NUMBER_MAX and item_kind not in _NOT_FOR_RECORDS:
         subtree = subtree_of(item_kind)
         if subtree is not None and subtree != NOT_HASHED:
@@ -91,10 +92,7 @@ def record_block(
     """Return the items of one block, up to the footer.
 
     Args:
-        number: block number.
         at_ns: time of the first record, nanoseconds since 1970, if it has one.
-        payloads: of the records, in order.
-        item_kind: field number of the items.
         size_bytes_max: of all items.
 
     Raises:

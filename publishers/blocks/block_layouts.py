@@ -13,7 +13,6 @@ Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 d
     tar         0000/0000/0000/12.tar                               block node, 100,000 blocks in a tar, named
                     0000000000001234567.blk.zstd                    as in a zip
 
-The first bytes of a file, not its name, tell the compression.
 Source: hiero-block-node (BlockFile, BlockPath, ExpandedCloudStoragePlugin, ArchiveKey, TarEntries) and
 hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
 """
@@ -49,16 +48,14 @@ __all__ = [
 ]
 
 BlockFormat = Literal["blk", "blk.gz", "blk.zst", "blk.zstd"]
-"""The endings of written block files."""
 
 BlockLayout = Literal["plain", "consensus", "recent", "historic", "bucket"]
-"""The layouts that are written."""
 
 ZIP_DIGITS: Final = 4
 """Digits of a block number within one historic zip, as in block nodes."""
 
 STAGING: Final = "staging"
-"""The folder of blocks whose zip is not complete, as in block nodes."""
+"""For blocks whose zip is not complete, as in block nodes."""
 
 _BLOCK: Final = re.compile(r"(?P<digits>[0-9]{1,36})\.blk(\.gz|\.zst|\.zstd)?", re.ASCII)
 _MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
@@ -101,7 +98,7 @@ def is_passed_over(folder_name: str) -> bool:
 
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
-    """Return the block number in a file's folders and name; None: it is no block file."""
+    """Return the block number in a file's folders and name."""
     match = _BLOCK.fullmatch(parts[-1]) if parts else None
     if match is None:
         return None
@@ -178,7 +175,7 @@ def zip_of(number: int, zip_digits: int = ZIP_DIGITS) -> tuple[str, range]:
 
 
 def member_name(number: int, ending: str) -> str:
-    """Return the name of a block in a zip or a tar; the ending begins with a dot."""
+    """Return the name of a block in a zip or a tar."""
     return f"{number:0{_WIDTH}}{ending}"
 
 

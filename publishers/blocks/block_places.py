@@ -2,9 +2,9 @@
 
     sources ──► files, folder by folder ──► block files, members of archives ──► one place for each block
 
-A folder includes everything below it, but for hidden folders, those that a block node keeps for itself, and
-files with other names. Links are followed; each folder is read once. A block may lie in two places if both
-hold the same.
+Links are followed; each folder is read once. A block may lie in two places if both hold the same.
+
+Source: docs/spark.md, "Block files".
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ __all__ = [
 ]
 
 ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
-"""Archive members that a process remembers, some 200 bytes each, so that a stream need not list all archives
-again."""
+"""Some 200 bytes each, so that a stream need not list all archives again."""
 
 FILE_UNCHANGED_SECONDS: Final = 5.0
 """An unreadable block file that was changed within this time is taken for unfinished: some writers do not
@@ -185,9 +184,7 @@ def find_blocks(
     """Find the blocks of some folders, files, archives and globs.
 
     Args:
-        store: has the files.
         sources: paths and globs; an existing name with a `*` is a path.
-        numbers: the wanted blocks.
         is_growing: files are being written, so incomplete or missing archives have no blocks.
 
     Returns:
@@ -196,7 +193,6 @@ def find_blocks(
     Raises:
         BlockListError: a source is missing or unreadable, an archive is damaged, or two places hold different
             blocks of one number.
-        OptionError: a glob is malformed.
     """
     found: dict[int, BlockPlace] = {}
     again = []
@@ -221,7 +217,7 @@ def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that there is a block, and no number is missing. Raises BlockListError, naming `where`."""
+    """Raises BlockListError, naming `where`, if there is no block, or a number is missing."""
     if not places:
         raise BlockListError(where, NO_BLOCKS)
     for one, following in itertools.pairwise(places):
@@ -234,7 +230,7 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
 
 
 def read_chain(folder: Path) -> Iterator[Block]:
-    """Return the blocks of a folder in order, read one by one. Raises as the functions above, and `read`."""
+    """Return the blocks of a folder in order, read one by one."""
     places = blocks_in(folder)
     check_no_gaps(str(folder), places)
 
@@ -329,7 +325,7 @@ def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPla
 
 
 def _reason(error: OSError | ArchiveError) -> str:
-    """Return one line about an error; an object store may say more."""
+    """One line: an object store may say more."""
     text = error.strerror if isinstance(error, OSError) else error.reason
     return (text or str(error) or type(error).__name__).split("\n", 1)[0]
 
@@ -379,7 +375,7 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """A comparison of blocks that lie in two places, with a reader for each."""
+    """Compares blocks that lie in two places."""
 
     def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store

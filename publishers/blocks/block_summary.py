@@ -1,6 +1,6 @@
 """The summary of a block in one line, for people and for scripts.
 
-Pure. The root hash is computed; proofs are not checked.
+Pure. Proofs are not checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class BlockSummaryLine:
     problem: str | None
     """Why it cannot be hashed."""
     kinds: dict[str, int]
-    """Items by kind."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""

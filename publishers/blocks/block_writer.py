@@ -1,12 +1,8 @@
 """A writer of blocks into a folder, in one of the layouts of the field.
 
-    DIR/12.blk.gz                             plain, and so on: `block_layouts` has the names
-    DIR/staging/000/…/0000000000000000012.blk.zstd
-    DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
+A file gets its name when it is whole and flushed, so a killed writer continues when it is started again.
 
-A file gets its name when it is whole and flushed, so a killed writer continues when it is started again. A
-historic zip is never changed. Until it is due its blocks stay staged, so the folder holds every block at any
-time.
+Source: docs/subscribing.md, "From the command line".
 """
 
 from __future__ import annotations
@@ -44,14 +40,10 @@ class BlockWriter:
     """A writer of blocks in any order. Use with `with`, or close it.
 
     Args:
-        folder: is made if it is missing.
-        layout: of the names.
         block_format: compression; by default that of the layout's own software.
         is_flushed: a block is on disk before its file has its name, and all names are after `close`.
-        zip_digits: digits of a block number within one zip.
 
     Raises:
-        OptionError: the layout has no such compression.
         BlockFileError: the folder cannot be made or read, or a due zip cannot be written.
     """
 
@@ -98,7 +90,7 @@ class BlockWriter:
 
     @property
     def staged_text(self) -> str | None:
-        """The blocks that wait for the rest of their zip, in words; None: there are none."""
+        """The blocks that wait for the rest of their zip, in words."""
         count = sum(map(len, self._staged.values()))
         if not count:
             return None
@@ -144,7 +136,6 @@ class BlockWriter:
     # --- historic -------------------------------------------------------------------------------------------
 
     def _find_staged(self) -> None:
-        """Find the staged blocks of an earlier run, and make the zips that are due."""
         staging = self._folder / STAGING
         if not staging.is_dir():
             return
@@ -158,7 +149,6 @@ class BlockWriter:
             self._zip_if_complete(name, next(iter(self._staged[name])))
 
     def _is_zipped(self, block: Block) -> bool:
-        """Return whether a zip already has the same block."""
         name, _ = zip_of(block.number, self._zip_digits)
         path = self._folder / name
         if self._zip is None or self._zip[0] != name:

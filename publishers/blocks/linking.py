@@ -1,7 +1,7 @@
 """The linking of blocks into a chain: hashing per block, then one short pass over the chain.
 
-Pure. A block's links come from the roots of all blocks before it, and its root covers them. The rest of its
-hashes does not depend on the links. So the pass needs only the three or four hashes between links and root:
+Pure. The rest of a block's hashes does not depend on its links. So the pass needs only the three or four
+hashes between links and root:
 
     root ─┬─ time leaf
           └─ M ─┬─ core ─┬─ half ─┬─ node(previous_block_root_hash, root_hash_of_all_block_hashes_tree)
@@ -40,7 +40,7 @@ __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block
 
 _NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE)
 _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
-"""The hash of an absent state root, by layout (docs/spec/block-hash.md sections 3.1 and 3.2)."""
+"""By layout (docs/spec/block-hash.md sections 3.1 and 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,6 @@ class OpenBlock:
 
     number: int
     body: tuple[bytes, ...]
-    """All items up to the footer."""
     state_root_hash: bytes
     """48 bytes, or none."""
 
@@ -188,7 +187,7 @@ class ChainStart:
     """Of the streaming tree over the roots of all blocks before (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
-        """Check that the three can fit together. Raises PrepareError if they do not."""
+        """Raises PrepareError if the three cannot fit together."""
         try:
             StreamingTree.from_state(self.next_number, self.tree_stack)
         except ValueError as error:
@@ -248,7 +247,7 @@ class Linker:
 
     @property
     def end(self) -> ChainStart:
-        """The point from which the chain continues."""
+        """Where the chain continues."""
         count, stack = self._tree.state()
         return ChainStart(count, self._previous, stack)
 

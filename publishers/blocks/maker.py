@@ -45,13 +45,13 @@ MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
 """Largest transaction: with its tags and lengths it fits in a message."""
 
 MAKER_COUNT_MAX: Final = 100_000
-"""Rounds of a block, events of a round, and transactions of a block."""
+"""The most rounds, transactions, and events of a round."""
 
 MAKER_EVENTS_MAX: Final = 1_000_000
-"""Events of a block: half the items of a block that a gateway takes."""
+"""Half the items of a block that a gateway takes."""
 
 MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
-"""Bytes of topic messages in a block: no node takes a larger one."""
+"""No node takes a larger one."""
 
 _STATE_CHANGES_KIND: Final = 7
 
@@ -61,7 +61,6 @@ class MakerOptions:
     """The shape of the blocks."""
 
     rounds_per_block: int = 2
-    """Consensus rounds."""
     events_per_round: int = 4
     transactions_per_block: int = 10
     """Spread evenly over the events."""
@@ -108,11 +107,7 @@ class BlockMaker:
     """A maker of the blocks of one chain."""
 
     def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
-        """Describe the chain: the seed decides the content, the key signs each block's root.
-
-        Raises:
-            MakerOptionError: an option is out of range.
-        """
+        """The seed decides the content, the key signs each block's root."""
         self._seed = seed
         self._key = key
         self._options = options or MakerOptions()
@@ -137,7 +132,7 @@ class BlockMaker:
                 yield Block(number, tuple(items))
 
     def _body(self, number: int, state_root: bytes) -> tuple[list[bytes], bytes]:
-        """Return a block's items up to the footer, and the state root after it."""
+        """Return the items up to the footer, and the state root after it."""
         options = self._options
         rng = Random(f"{self._seed}:{number}")
         start_ns = options.start_seconds * SECOND_NS + round(number * options.block_time_seconds * SECOND_NS)

@@ -17,13 +17,11 @@ __all__ = ["ITEM_BYTES_MIN", "MadeTransaction", "event_header", "round_header", 
 
 HASH_SIZE: Final = 48
 NODE_COUNT: Final = 4
-"""Nodes of the made-up network."""
 ACCOUNT_FIRST: Final = 1001
 ACCOUNT_COUNT: Final = 200
 FEE_ACCOUNT: Final = 802
 STATUS_SUCCESS: Final = 22
 ITEM_BYTES_MIN: Final = 256
-"""Smallest topic message item."""
 
 _STATE_ACCOUNTS: Final = 2
 _STATE_TOPICS: Final = 21
@@ -56,10 +54,7 @@ def event_header(rng: Random, round_number: int, creator: int, at_ns: int, event
     """Return an event header.
 
     Args:
-        rng: makes the hashes of parents outside this block.
-        round_number: birth round of the event.
         creator: node that created it, 0-based.
-        at_ns: nanoseconds since 1970.
         events_before: events of this block so far; the last two are its parents.
     """
     core = message(1, number(1, creator), number(2, round_number), message(3, timestamp(at_ns)))
@@ -83,13 +78,7 @@ class MadeTransaction:
 
 
 def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
-    """Return one transaction: half are topic messages, the rest transfers, and a few new accounts.
-
-    Args:
-        rng: decides everything but time and size.
-        at_ns: consensus time, nanoseconds since 1970.
-        item_bytes: size of a topic message's item.
-    """
+    """Return one transaction: half are topic messages, the rest transfers, and a few new accounts."""
     payer = _some_account(rng)
     fee = rng.randrange(80_000, 700_000)
     draw = rng.random()
@@ -130,7 +119,7 @@ def _some_account(rng: Random) -> int:
 
 
 def _account(account: int) -> bytes:
-    """Return the content of an AccountID: shard 11, realm 12, as in the public test networks."""
+    """Shard 11, realm 12, as in the public test networks."""
     return number(1, 11) + number(2, 12) + number(3, account)
 
 
@@ -142,7 +131,6 @@ def _amounts(transfers: tuple[tuple[int, int], ...]) -> list[bytes]:
 
 
 def _body(at_ns: int, payer: int, fee: int, data: bytes) -> bytes:
-    """Return the content of a TransactionBody with `data`, one encoded field above 6."""
     transaction_id = message(1, message(1, timestamp(at_ns - 5_000_000_000)), message(2, _account(payer)))
     node = message(2, _account(3 + payer % NODE_COUNT))
     return transaction_id + node + number(3, 10 * fee) + message(4, number(1, _VALID_SECONDS)) + data
@@ -154,7 +142,7 @@ def _signed(rng: Random, body: bytes) -> bytes:
 
 
 def _topic_message(rng: Random, at_ns: int, payer: int, fee: int, topic: bytes, item_bytes: int) -> bytes:
-    """Return a signed topic message item of `item_bytes`, or a byte less if no length gives it."""
+    """The item has `item_bytes`, or a byte less if no length gives that."""
     text_bytes = item_bytes - _TOPIC_OVERHEAD_MIN
     seed = rng.getrandbits(64)  # so that the sizes tried below do not change what follows
     while True:

@@ -1,7 +1,7 @@
 """The place of the key that signs blocks, on a worker: a file or an environment variable.
 
 A Spark job carries the place, never the key. The worker reads the key where it uses it, so no plan, log or
-error contains it. The content is what `sluice keygen` writes: an Ed25519 key in PKCS#8 PEM.
+error contains it. It is what `sluice keygen` writes: Ed25519 in PKCS#8 PEM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """The place of the key: one of a file and a variable."""
+    """The place of the key."""
 
     file: str | None
     """Path on the worker."""
@@ -69,7 +69,7 @@ class KeyPlace:
         """Read the key, on the worker.
 
         Raises:
-            KeyFileError: it is missing, or not an Ed25519 private key; the error names the place only.
+            KeyFileError: it is missing, or not an Ed25519 private key; the error names only the place.
         """
         if self.file is not None:
             return load_private_key(Path(self.file))
@@ -82,5 +82,4 @@ class KeyPlace:
 
 
 def _is_raw(text: str) -> bool:
-    """Return whether a text is the bytes of a key in hex."""
     return _RAW_KEY.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""The publish client: the asyncio shell around the publish machine, which publishes blocks over gRPC.
+"""The publish client: the asyncio shell around the publish machine.
 
 Four tasks share one machine in one event loop, without locks:
 
@@ -85,10 +85,9 @@ RETRY_SECONDS_FIRST: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 """Longest such wait."""
 RETRY_JITTER_SECONDS: Final = 1.0
-"""Most that jitter adds to a wait, so that publishers do not all come back at once."""
+"""So that publishers do not all come back at once."""
 SOON_SECONDS: Final = 0.1
-"""Wait after a stream that ended in order: while the load moves between nodes, both end streams for a
-moment."""
+"""While the load moves between nodes, both end streams for a moment."""
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 PUBLISHER_ID_METADATA: Final = "publisher-id"
 
@@ -102,7 +101,7 @@ _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last erro
 REFUSAL_SECONDS_MAX: Final = 1.0
 """Longest wait for an answer after a call whose status gRPC lost."""
 REFUSAL_STATUS_SECONDS_MAX: Final = 0.1
-"""Longest wait for the status behind that answer; a refusal is empty, with its status right behind."""
+"""A refusal is empty, with its status right behind."""
 # grpcio's status if a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
@@ -134,7 +133,7 @@ class ClientOptions:
 
     machine: MachineLimits = field(default_factory=MachineLimits)
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
-    """Size of an item set; a larger item goes alone."""
+    """A larger item goes alone."""
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
     """The longest message that the gateways take."""
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
@@ -167,11 +166,7 @@ class PublishClient:
         options: ClientOptions | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Name the gateways, the preferred one first; `publish` connects.
-
-        Raises:
-            OptionError: the name cannot travel as metadata.
-        """
+        """Name the gateways, the preferred one first; `publish` connects."""
         check_publisher_id(publisher_id)
         self._gateways = tuple(gateways)
         self._publisher_id = publisher_id
@@ -199,7 +194,7 @@ class PublishClient:
         return self._machine.report()
 
     def stop(self) -> None:
-        """Finish the block in flight, end the stream (RESET), and end; `publish` then returns its report."""
+        """Finish the block in flight, end the stream (RESET), and end."""
         if self._finish is None:
             self._hear(Stop())
 
@@ -397,7 +392,6 @@ class PublishClient:
         return True
 
     async def _read(self, call: _Call, gateway: int) -> str | None:
-        """Pass on answers until the stream is over; return what went wrong, or None."""
         try:
             async for response in call:
                 if response is None:  # unparsable bytes
@@ -457,7 +451,6 @@ class PublishClient:
     # --- between the tasks and the machine ---------------------------------------------------------------
 
     def _hear(self, event: Event) -> list[Action]:
-        """Pass an event to the machine, perform its actions, and return its sends."""
         sends: list[Action] = []
         for action in self._machine.handle(event, self._now_ns()):
             if isinstance(action, ConnectGateway):
@@ -487,7 +480,7 @@ class PublishClient:
             self._call.cancel()
 
     def _connect_timeout_seconds(self) -> float:
-        """Return the time for one try: half the deadline at most, or its error could not say why."""
+        """Return half the deadline at most, or its error could not say why."""
         deadline_ns = self._options.machine.deadline_ns
         if deadline_ns is None:
             return self._options.connect_timeout_seconds
@@ -513,7 +506,7 @@ class PublishClient:
 
 
 async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
-    """Return why there is no connection; only a failed call tells."""
+    """Make a call: only a failed one tells."""
     status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
     try:
         await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Racer:
-    """One publisher of a race."""
+    """One publisher."""
 
     publisher_id: str
     gateways: tuple[str, ...]
@@ -115,14 +115,10 @@ async def race(
 
     Args:
         source: blocks with consecutive numbers.
-        racers: at least one.
-        options: of each.
         ahead_bytes_max: how far one publisher may be ahead of another.
-        on_client: called with each client before it starts.
 
     Raises:
         PublishFailed: every publisher gave up; the error of the first one.
-        Exception: what the source raised.
     """
     if len(racers) == 1:
         client = _client(racers[0], options, on_client)

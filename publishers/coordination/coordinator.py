@@ -30,10 +30,9 @@ from sluice.publishers.report import PublishReport
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
 COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
-"""Longest first line of a task: names, and the token. Until then, a stranger may be at the other end."""
+"""Until the first line, a stranger may be at the other end."""
 COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. A longer one
-ends the connection."""
+"""Longest line of a task: the reports of RACE_MAX publishers with all their latency samples."""
 NO_BATCH: Final = -1
 """The batch of a task outside a streaming query."""
 
@@ -120,7 +119,7 @@ class Coordinator:
                     task.connection.shutdown(socket.SHUT_RDWR)
 
     def open_gate(self) -> None:
-        """Let all tasks go, later ones too; again is harmless."""
+        """Let all tasks go, later ones too."""
         with self._changed:
             if self._is_open:
                 return
@@ -213,7 +212,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One task's connection; any fault in it ends only it."""
+    """A fault ends only this connection."""
 
     def handle(self) -> None:
         coordinator = cast("_Server", self.server).coordinator

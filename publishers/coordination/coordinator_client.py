@@ -1,4 +1,4 @@
-"""The connection of a task to the coordinator: it sends reports, and hears go and stop.
+"""The connection of a task to the coordinator.
 
 Without a coordinator a task publishes alone.
 """
@@ -27,7 +27,7 @@ START_GATE_SECONDS: Final = 30.0
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
 """Longest wait for the coordinator; then the task starts alone."""
 COORDINATOR_CLOSE_SECONDS: Final = 5.0
-"""Longest wait for the last reports to go out; then the task drops them."""
+"""Then the task drops its last reports."""
 _Result = TypeVar("_Result")
 
 
@@ -93,7 +93,7 @@ class CoordinatorClient:
         log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
 
     async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
-        """Await something; when stop comes, cancel it and raise PublishStopped."""
+        """When stop comes, cancel it and raise PublishStopped."""
         work = asyncio.ensure_future(awaitable)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:

@@ -1,7 +1,7 @@
 """The part order: a part of a chain is offered when everything before it is stored.
 
-Tasks prepare their parts at once and send them one after the other. A task whose part is not next asks the
-gateways for their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
+A task whose part is not next asks the gateways for their last blocks. It has no stream open meanwhile, so
+nothing on a gateway waits for it.
 
     the first gateway that answers holds the block before        the part is next, at that gateway
     it is behind and has not moved for a while, but another      the part is next, at that other gateway
@@ -28,18 +28,17 @@ __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 PART_POLL_SECONDS: Final = 0.1
 """Time between two questions to a gateway."""
 PART_PATIENCE_SECONDS: Final = 5.0
-"""Longest wait for a preferred gateway that is behind and stands still, if another has the blocks."""
+"""Longest wait for a preferred gateway that stands still, if another has the blocks."""
 UNREACHABLE: Final = -2
 """The last block of a gateway that does not answer."""
 _EMPTY: Final = -1
 
 
 def gateway_for_part(lasts: Sequence[int], before: int, *, is_patient: bool) -> int | None:
-    """Decide whether a part is next, and where: return the position of the gateway to begin with, or None.
+    """Return the position of the gateway to begin with; None: the part is not next.
 
     Args:
         lasts: the last block of each gateway in order of preference; -1: none; or UNREACHABLE.
-        before: the block before the part's first.
         is_patient: whether the part still waits for a preferred gateway that is behind.
     """
     for position, last in enumerate(lasts):
@@ -63,8 +62,6 @@ async def await_part_order(
     """Wait until a part is next.
 
     Args:
-        gateways: in order of preference.
-        first_block: of the part.
         ask: returns what a gateway holds, or raises SourceUnreachable; it may block, and runs in a thread.
         timeout_seconds: how long gateways may answer without progress; None: for ever.
         deadline_seconds: how long no gateway may answer; None: for ever.

@@ -52,7 +52,7 @@ class DemoOptions:
     """Block files to publish instead."""
     publishers: int = 3
     blocks_per_second: float | None = 50.0
-    """Pace of the network; None: as fast as the node takes them."""
+    """Pace of the network."""
     master: str = "local[*]"
     node_arguments: tuple[str, ...] = ()
     """Further words for `sluice serve`."""
@@ -94,7 +94,7 @@ class DemoResult:
     read: ReadTotals
     publishers: tuple[PublisherResult, ...]
     latency_median_ns: int | None
-    """Of the blocks won, from the last byte sent to the acknowledgement."""
+    """See `PublishReport.latency_ns`."""
     latency_p99_ns: int | None
     publish_seconds: float
     """The longest time from a publisher's first event to its last."""
@@ -118,11 +118,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
-    """Run the demo, and stop all that it started.
-
-    Raises:
-        PublisherError, GatewayError, DatastreamError: a step cannot be done.
-    """
+    """Run the demo, and stop all that it started."""
     source, arguments = _chain(options, on_progress)
     places = {place.number: place for place in blocks_in(source)}
     check_no_gaps(str(source), list(places.values()))
@@ -178,7 +174,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
 
 
 def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, made if need be, and how the node verifies them."""
+    """Return the folder of blocks, and how the node verifies them."""
     if options.source is not None:
         trusted = any(word == "--ledger-key" for word in options.node_arguments)
         return options.source, [] if trusted else ["--verify", "hash"]
@@ -203,7 +199,7 @@ def _await_reader(
 
 
 def _blocks_won(node: NodeProcess) -> dict[str, int]:
-    """Ask the node who won how many blocks; only the node knows."""
+    """Ask the node, which alone knows."""
     found = {}
     for name, value in node.metrics().items():
         if match := _WON.fullmatch(name):

@@ -28,7 +28,7 @@ __all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 START_SECONDS: Final = 60.0
 """Longest wait for a node to open its block store and listen."""
 STOP_SECONDS: Final = 20.0
-"""Longest wait for a node to stop after SIGTERM before it is killed."""
+"""Time from SIGTERM until a node is killed."""
 _LOOK_SECONDS: Final = 0.02
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The node is on this machine; `http_proxy` is for others."""
@@ -54,15 +54,9 @@ class NodeProcess:
     """One `sluice serve`. Use with `with`, or call `stop`.
 
     Args:
-        data_dir: the node's folder.
-        log_path: its log is appended there.
         arguments: further words for `sluice serve`.
-        module: the module to run, for benchmarks.
         prefix: the first words of the command, for another starter of the node.
         is_bound: whether it ends with this process, even a killed one; only with the default module.
-
-    Raises:
-        NodeNotStarted: it ended, or did not listen in time.
     """
 
     def __init__(
@@ -142,11 +136,7 @@ class NodeProcess:
         self._process.send_signal(signal_number)
 
     def wait(self, seconds: float | None = None) -> int:
-        """Wait for its end; return its exit status, or the negative number of the signal that ended it.
-
-        Raises:
-            subprocess.TimeoutExpired: it runs longer.
-        """
+        """Wait for its end; return its exit status, or the negative number of the signal that ended it."""
         status = self._process.wait(seconds)
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -30,7 +30,7 @@ _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 class FollowCheckpoint:
     """The folder, locked from `__enter__` to `__exit__`, or to the end of the process.
 
-    It is made if it is missing; `first_block` is `--from`, or 0.
+    `first_block` is `--from`, or 0.
     """
 
     def __init__(self, folder: Path, source: str, first_block: int) -> None:
@@ -59,7 +59,7 @@ class FollowCheckpoint:
         return number if isinstance(number, int) and number >= 0 else None
 
     def damage(self, publisher_id: str) -> CheckpointError | None:
-        """Return the damage in the folder of a query that failed, which Spark does not name."""
+        """Return the damage in the folder of a query that failed."""
         folder = Path(self.of(publisher_id))
         metadata = folder / "metadata"
         if metadata.exists() and not _has_json(metadata, 0):
@@ -144,7 +144,7 @@ def _facts_in(path: Path) -> object:
 
 
 def _has_json(path: Path, version_lines: int) -> bool:
-    """Return whether a file of Spark has its version lines, and then lines of JSON or `-`."""
+    """Return whether there are the version lines, and then lines of JSON or `-`."""
     try:
         lines = path.read_text().splitlines()
         for line in lines[version_lines:]:

@@ -5,7 +5,6 @@
     publisher-3                               ──┘        │
     watch: ask the gateways, say go and stop ◄── coordinator (reports of each task)
 
-The jobs run at once, from threads of the driver, in one session.
 Source: docs/spark.md; docs/protocol.md.
 """
 
@@ -61,7 +60,7 @@ __all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
-"""Starts of a streaming query, from its checkpoint, after failures of Spark itself."""
+"""The query is started again after failures of Spark itself."""
 STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Longest wait for a gateway's last block."""
 _ABORT_WAIT_SECONDS: Final = 10.0
@@ -77,7 +76,6 @@ class _Job:
     query: Any = None
     ending: threading.Thread | None = None
     reports: list[PublishReport] = field(default_factory=list)
-    """The reports of what is committed."""
     error: Exception | None = None
     is_over: bool = False
     """Everything was stored before the query was stopped: it has not failed."""
@@ -93,19 +91,16 @@ class _Job:
 
 @dataclass(slots=True)
 class _Race:
-    """The state that the threads of one `publish` share."""
-
     spark: SparkSession
     chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    """The folder of the sink's reports."""
     checkpoint: FollowCheckpoint | None
     """None: a batch, or a stream that ends where it ended when the query began."""
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
-    """The time when the first publisher could send."""
+    """When the first publisher could send."""
     acknowledged: int = 0
     """The most acknowledgements of one publisher."""
     acknowledged_at: float = 0.0
@@ -116,15 +111,12 @@ class _Race:
         return f"sluice-publish-{self.coordinator.address.token}"
 
     def rows(self, job: _Job) -> list[PublishReport]:
-        """Return the sums of what is committed and what tasks report."""
         is_told = bool(job.reports) and not self.chain.is_streaming
         live = [] if is_told else self.coordinator.reports(job.publisher_id)
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
-        """Return the blocks per second of the publisher with the most acknowledgements: each hears of every
-        block.
-        """
+        """The publisher with the most acknowledgements counts: each hears of every block."""
         acknowledged = max((row.acknowledged for row in rows), default=0)
         if acknowledged != self.acknowledged:
             self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
@@ -157,15 +149,11 @@ def publish(
         spark: a session with at least publishers times shards task slots (`build_session`).
         source: a folder of block files, or another source; under the same path on every worker.
         gateways: `host:port` or `host:port/priority` each, the preferred one first.
-        publishers: how many race.
-        numbers: the wanted blocks; None: all.
         shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
         key: where a worker finds the key that signs blocks; None: they are signed already.
         checkpoint: follow the source without end, from there on; None: publish what is there.
         publisher_prefix: publishers are called prefix-1, prefix-2, …
-        deadline_seconds, reset_interval_seconds, blocks_per_second: as options of the sink.
         tls: with absolute paths.
-        sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
         stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
 
@@ -265,7 +253,7 @@ def _run(
 
 
 def _abort(race: _Race, jobs: list[_Job]) -> None:
-    """End jobs and queries, repeatedly: one that is just starting cannot be ended yet."""
+    """Try again and again: one that is just starting cannot be ended yet."""
     give_up_at = time.monotonic() + _ABORT_WAIT_SECONDS
     while (running := [job for job in jobs if job.is_running]) and time.monotonic() < give_up_at:
         _end(race, running)
@@ -319,7 +307,7 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
 
 
 def _stop_query(job: _Job) -> None:
-    """Stop a query, in its own thread: Spark waits for ever for a batch whose worker hangs."""
+    """Run in its own thread: Spark waits for ever for a batch whose worker hangs."""
     try:
         job.query.stop()
     except Exception as error:  # `_end` retries; the query's own thread reports how it ends
@@ -381,7 +369,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
 
 
 def _reason_of(race: _Race, job: _Job) -> str:
-    """Return why a job failed; for a damaged checkpoint, the remedy that Spark does not name."""
+    """For a damaged checkpoint, name the remedy that Spark does not."""
     damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
     if damage is not None:
         return str(damage)
@@ -410,7 +398,7 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
-    """Run the query to its end; restart it after a passing failure of Spark."""
+    """Restart the query after a passing failure of Spark."""
     starts = 0
     while True:
         starts, committed = starts + 1, job.reports

@@ -20,7 +20,7 @@ ItemSet = tuple[bytes, ...]
 
 
 def size_in_set(item: bytes) -> int:
-    """Return the bytes that a serialized `BlockItem` takes in a `BlockItemSet`: tag, length, item."""
+    """Return the bytes that a serialized `BlockItem` takes in a `BlockItemSet`."""
     size = len(item)
     return 1 + max(1, (size.bit_length() + 6) // 7) + size
 
@@ -34,13 +34,8 @@ def split_items(
     """Cut a block's items into sets; no items give no sets.
 
     Args:
-        block_number: for the error.
-        items: the block's serialized `BlockItem`s, in order.
         set_bytes_max: each item counts with its tag and length.
         item_bytes_max: of the largest item, counted likewise.
-
-    Raises:
-        ItemTooLarge: an item does not fit in a message.
     """
     sets: list[ItemSet] = []
     current: list[bytes] = []

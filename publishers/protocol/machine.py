@@ -8,11 +8,9 @@ message.
                                                          └── retries       which gateway, when, how often
 
 Rules
-  - `ResendBlock(N)` restarts at N's header, even in mid-block; a gateway lets a publisher start a block over.
-  - The machine believes an acknowledgement, and the last block of DUPLICATE_BLOCK or of a behind answer. It
-    never believes that a gateway stores a block below that gateway's first one. So it leaves a gateway that
-    begins above the oldest block held. It asks a gateway that may begin anywhere for its first block before
-    it counts an acknowledgement.
+  - The machine never believes that a gateway stores a block below that gateway's first one. So it leaves a
+    gateway that begins above the oldest block held, and asks one that may begin anywhere for its first block
+    before it counts an acknowledgement.
   - To end a stream, the machine says why and which blocks it holds, closes its side, and waits a bounded time
     for the gateway.
 
@@ -73,7 +71,7 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The limits of one publisher; limits.py explains the defaults."""
+    """The limits of one publisher."""
 
     cache_bytes_max: int = limits.CACHE_BYTES_DEFAULT
     window_blocks_max: int = limits.WINDOW_BLOCKS_DEFAULT
@@ -101,13 +99,10 @@ _STOPPED: Final = _Departure("stopped", outcome=StreamOutcome.STOPPED)
 
 
 class PublisherMachine:
-    """The protocol core of one publisher; see the module's docstring."""
+    """The protocol core of one publisher."""
 
     def __init__(self, publisher_id: str, gateway_count: int, options: MachineLimits | None = None) -> None:
-        """Start in IDLE; connect when the first block comes.
-
-        `gateway_count` is the length of the shell's list of gateways.
-        """
+        """Start in IDLE; connect when the first block comes."""
         self.state = MachineState.IDLE
         self._limits = bounds = options or MachineLimits()
         self._tally = Tally(publisher_id)
@@ -125,7 +120,7 @@ class PublisherMachine:
         self._progress_at_ns: int | None = None  # of the last newly stored block, or of the first block
         self._heard_at_ns = 0  # the gateway's last news, or the last message that it took
         self._is_writing = False  # the stream has not taken the last message yet
-        self._began_at_ns = 0  # the present stream
+        self._began_at_ns = 0
         self._has_gained = True  # a block was stored since the last routine reset
         self._close_by_ns = 0  # then the shell cancels a stream that is ending
         self._started_at_ns: int | None = None
@@ -159,7 +154,7 @@ class PublisherMachine:
     # --- for the shell --------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ns: int) -> list[Action]:
-        """Take one event and return the actions, to be performed in order.
+        """Take one event and return the actions.
 
         `now_ns` is monotonic.
 
@@ -189,7 +184,7 @@ class PublisherMachine:
 
     @property
     def wake_at_ns(self) -> int | None:
-        """The latest time for the shell's next `Clock`; None: never."""
+        """The latest time for the shell's next `Clock`."""
         if self.state in (MachineState.LEAVING, MachineState.FINISHING, MachineState.STOPPING):
             return self._close_by_ns
         if self.state not in (MachineState.CONNECTING, MachineState.STREAMING):
@@ -257,7 +252,7 @@ class PublisherMachine:
         return [] if event.first is None else self._place_first(event.first)
 
     def _place_first(self, first: int) -> list[Action]:
-        """Note the gateway's first block; leave the gateway if that is above the oldest block held."""
+        """Leave a gateway that begins above the oldest block held."""
         self._first = first
         self._refusals.begins_with(self._gateway, first)
         number = self._window.first
@@ -292,7 +287,7 @@ class PublisherMachine:
         return self._go_on(departure)
 
     def _go_on(self, departure: _Departure) -> list[Action]:
-        """Follow a stream that ended: finish, become idle, or connect again."""
+        """Finish, become idle, or connect again."""
         if departure.outcome is not None:
             return self._finish(departure.outcome, departure.reason)
         if self._window.is_empty:

@@ -1,7 +1,6 @@
 """One publisher's side of the protocol as tables: what each event means in each state.
 
-Pure. `TABLE` has every (state, event); `REFUSE` marks the impossible ones. `ENDINGS` says where the publisher
-goes after each end code. `machine.py` has one method for each `MachineStep`.
+Pure. `TABLE` has every (state, event); `REFUSE` marks the impossible ones.
 
     IDLE ─────block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
        ^                 ^    ^                    │  │
@@ -39,13 +38,11 @@ class MachineState(Enum):
     """The state of a publisher."""
 
     IDLE = "idle"
-    """No stream, and nothing to offer."""
     CONNECTING = "connecting"
     STREAMING = "streaming"
     STOPPING = "stopping"
     """The user wants to end; the block in flight comes first."""
     LEAVING = "leaving"
-    """The stream is ending."""
     FINISHING = "finishing"
     """Every block is stored; our side is closed."""
     DONE = "done"
@@ -57,24 +54,22 @@ FINAL_STATES: Final = frozenset({MachineState.DONE, MachineState.FAILED, Machine
 
 
 class MachineStep(Enum):
-    """The machine's reaction to an event; each is one method of `PublisherMachine`."""
+    """Each is one method of `PublisherMachine`."""
 
     NOTHING = "nothing"
     REFUSE = "refuse"
-    """The event is impossible here: raise `MachineError`."""
+    """Raise `MachineError`."""
     TAKE_BLOCK = "take block"
     END_SOURCE = "end source"
     FAIL = "fail"
     LEAVE_BROKEN = "leave broken"
     """The source failed: EndStream(ERROR), then fail."""
     BEGIN = "begin"
-    """Start with the oldest block held."""
     RETRY = "retry"
     SEND = "send"
     SEND_PARTING = "send parting"
     """Send the stream's last messages."""
     WATCH = "watch"
-    """Check deadline and silence."""
     CLOSE_OVERDUE = "close overdue"
     """Cancel a call that the gateway does not end."""
     COUNT_SAFE = "count safe"
@@ -84,11 +79,9 @@ class MachineStep(Enum):
     LEARN_FIRST = "learn first"
     """Count the gateway's acknowledgements, or leave it."""
     OBEY_END = "obey end"
-    """Follow ENDINGS."""
     STOP_AFTER_BLOCK = "stop after block"
     STOP_NOW = "stop now"
     STOP_CLOSED = "stop closed"
-    """The gateway ended the stream while stopping."""
     DEPART = "depart"
     FINISHED = "finished"
     CLOSE = "close"
@@ -230,7 +223,6 @@ class Ending:
 
 
 ENDINGS: Final[dict[EndCode, Ending]] = {
-    # "Connection closed in an orderly way": it shuts down, or is a standby.
     EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
     # Bounded: INVALID_REQUEST_RETRIES_MAX.
     EndCode.INVALID_REQUEST: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway calls our request invalid"),
@@ -240,11 +232,10 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
         "the gateway cannot go on: it lacks what the block is checked with, or failed",
     ),
     EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
-    # Everything up to its last block is stored: go on behind it; with backoff if that is no news.
+    # With backoff if that is no news.
     EndCode.DUPLICATE_BLOCK: Ending(Gateway.SAME, Pace.AT_ONCE, "the gateway has the block already"),
-    # Bounded: BAD_PROOF_RETRIES_MAX. "To the same or a different block node."
+    # Bounded: BAD_PROOF_RETRIES_MAX.
     EndCode.BAD_BLOCK_PROOF: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway refused the block's proof"),
-    # "Mark block node not healthy and connect to a different block node."
     EndCode.PERSISTENCE_FAILED: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway cannot store blocks now"),
     EndCode.UNKNOWN: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway gave no reason"),
 }

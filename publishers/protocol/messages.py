@@ -1,7 +1,6 @@
 """The events that the publish machine takes, and the actions that it returns, as values.
 
-Pure. Numbers are block numbers; a last block of None means that there is none (2^64 - 1 on the wire). The
-shell passes the time with each event.
+Pure. Numbers are block numbers; a last block of None means that there is none (2^64 - 1 on the wire).
 
 Source: docs/spec/wire.md section 2.1.
 """
@@ -47,7 +46,7 @@ __all__ = [
 
 
 class EndCode(IntEnum):
-    """`PublishStreamResponse.EndOfStream.Code`: why a gateway ends a stream."""
+    """`PublishStreamResponse.EndOfStream.Code`."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -60,7 +59,7 @@ class EndCode(IntEnum):
 
 
 class EndStreamCode(IntEnum):
-    """`PublishStreamRequest.EndStream.Code`: why a publisher ends a stream."""
+    """`PublishStreamRequest.EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1

@@ -1,18 +1,14 @@
 """The retries of one publisher: when, at which gateway, and when it gives up.
 
-Pure. A publisher stays with a gateway while that works. After trouble it tries each other gateway once, at
-once; then it waits before each try, longer each time. After streams that ended in order the first waits are
-short: the load may be moving between nodes. A newly stored block starts this over.
+Pure. A newly stored block starts the retries over.
 
-A refusal may be the gateway's fault (a wrong key, another chain). So no refusal is final
-before every gateway was tried; each kind has its count:
+A refusal may be the gateway's fault (a wrong key, another chain). So no refusal is final before every gateway
+was tried; each kind has its count:
 
     refused with       counted                                          the count ends
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
     INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block is stored
     message too long   streams in a row                                 when a block is stored
-
-A block below the first block of every gateway is final at once: no gateway stores it.
 
 Source: docs/protocol.md, "Trying again".
 """
@@ -36,7 +32,7 @@ _BAD_PROOF_MEANS: Final = (
 
 
 class GatewayChoice:
-    """The list of gateways, and the trouble since a block was last stored."""
+    """The trouble since a block was last stored."""
 
     def __init__(self, gateway_count: int) -> None:
         """Start at the first of at least one gateway."""
@@ -47,7 +43,7 @@ class GatewayChoice:
         self._soon_count = 0  # short waits among them
 
     def progress(self) -> None:
-        """Note a newly stored block: the trouble is over."""
+        """Note a newly stored block."""
         self._tries = self._soon_count = 0
 
     def first(self) -> ConnectGateway:
@@ -91,7 +87,7 @@ class Refusals:
         self._firsts: dict[int, int] = {}
 
     def progress(self) -> None:
-        """Note a newly stored block: requests are valid."""
+        """Note a newly stored block."""
         self._invalid_streak = self._too_long_streak = 0
 
     def begins_with(self, gateway: int, first: int) -> None:
@@ -108,7 +104,7 @@ class Refusals:
         return f"no gateway stores {blocks}: {gateways} begins with block {first}"
 
     def bad_proof(self, number: int) -> str | None:
-        """Count BAD_BLOCK_PROOF for a block; return why it is final, or None."""
+        """Count BAD_BLOCK_PROOF for a block; return why it is final."""
         refused_count = self._tally.refuse(number, EndCode.BAD_BLOCK_PROOF.name)
         if refused_count <= self._bad_proof_retries_max or refused_count < self._gateway_count:
             return None
@@ -123,7 +119,7 @@ class Refusals:
         return self._too_long_streak >= max(2, self._gateway_count)
 
     def invalid_request(self, number: int, *, is_held: bool) -> str | None:
-        """Count a stream that INVALID_REQUEST ended; return why it is final, or None.
+        """Count a stream that INVALID_REQUEST ended; return why it is final.
 
         `number` is the block that was sent last, which this publisher may no longer hold.
         """

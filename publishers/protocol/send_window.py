@@ -37,10 +37,9 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
-"""Most blocks taken from the source ahead of the cursor."""
+"""Most blocks ahead of the cursor."""
 BEHIND_ANSWERS_MAX: Final = 16
-"""Times that one stream goes back for BehindPublisher without a newly stored block; an honest gateway needs
-one."""
+"""Most answers on one stream without a newly stored block; an honest gateway needs one."""
 RESEND_ANSWERS_MAX: Final = 128
 """The same for ResendBlock: each follows another publisher's failure, and many may race."""
 
@@ -64,7 +63,6 @@ class HeldBlock:
     whole_at_ns: int | None = None
     """The time when its end was sent on this stream."""
     skipped: bool = False
-    """Another publisher sends it on this stream."""
     offered_ever: bool = False
     skipped_ever: bool = False
 
@@ -103,11 +101,7 @@ class BlockCache:
         return self.size_bytes >= self.size_bytes_max
 
     def check_order(self, number: int) -> None:
-        """Check that `number` is the source's next.
-
-        Raises:
-            BlockOrderError: it is not; nothing is changed.
-        """
+        """Raises BlockOrderError if `number` is not the source's next."""
         if self._next is not None and number != self._next:
             raise BlockOrderError(self._next, number)
 
@@ -125,7 +119,7 @@ class BlockCache:
         self._next = number + 1
 
     def get(self, number: int) -> HeldBlock | None:
-        """Return a block; None: it is not held."""
+        """Return a block."""
         if not self._blocks:
             return None
         index = number - self._blocks[0].number
@@ -157,7 +151,7 @@ class SendWindow:
     """The blocks held, and which one is sent next; it also counts."""
 
     def __init__(self, tally: Tally, cache_bytes_max: int, blocks_max: int) -> None:
-        """Start with no block; want none from `cache_bytes_max` on."""
+        """Want no block from `cache_bytes_max` on."""
         self._tally = tally
         self._blocks_max = blocks_max
         self._cache = BlockCache(cache_bytes_max)
@@ -172,7 +166,7 @@ class SendWindow:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """The state that messages and answers move; an answer that leaves it unchanged says nothing new."""
+        """An answer that leaves it unchanged says nothing new."""
         return self._safe_through, self._cursor, self._position, len(self._offers)
 
     # --- what is held ---------------------------------------------------------------------------------------
@@ -235,7 +229,7 @@ class SendWindow:
         return bool(self._cache) and (self._cursor, self._position) != (self._cache.first, 0)
 
     def begin_stream(self) -> None:
-        """Go to the oldest block held, on a new stream."""
+        """Go to the oldest block held."""
         self._offers.clear()
         self._offered_first = None
         self._behind_count = self._resend_count = 0
@@ -369,7 +363,6 @@ class SendWindow:
         self._position = 0
 
     def _go_back_to(self, number: int) -> None:
-        """Offer `number` and all after it again, on this stream."""
         self._offers.sent_back()
         self._move_to(number)
         for block in self._cache.blocks_from(number):
@@ -386,7 +379,7 @@ class Offers:
     """
 
     def __init__(self, count_max: int) -> None:
-        """Start with no header; forget the oldest beyond `count_max`."""
+        """Forget the oldest beyond `count_max`."""
         self._offers: deque[tuple[int, int]] = deque(maxlen=count_max)
         self._epoch = 0
 

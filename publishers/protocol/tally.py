@@ -107,7 +107,7 @@ class Tally:
         return self._refusals[number]
 
     def report(self, safe_through: int | None, elapsed_ns: int) -> PublishReport:
-        """Return the report; `elapsed_ns` counts from the publisher's first event."""
+        """`elapsed_ns` counts from the publisher's first event."""
         refused = tuple(
             RefusedBlock(number, self._refusal_codes[number], count)
             for number, count in sorted(self._refusals.items())

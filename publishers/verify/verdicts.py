@@ -1,7 +1,6 @@
 """Verdicts on the blocks of an existing chain: each block by itself, then the links between them.
 
-Pure. `check_block` looks at one block alone, in any order. `ChainChecker` takes the results in order of
-number and checks the links (`gateway.blocks.chain`):
+Pure. `ChainChecker` checks the links (`gateway.blocks.chain`):
 
     before this block                       previous_block_root_hash    root_hash_of_all_block_hashes_tree
     all blocks from 0 on                    checked                     checked
@@ -11,12 +10,9 @@ number and checks the links (`gateway.blocks.chain`):
     here, and the predecessor of that       block: its proof holds      were here
     more than one such block                believed: a new anchor      believed; from here on not checked
 
-So one altered block is one refused block.
+If no proof signs a block's root hash, only the next footer confirms it, and decides its layout. If the two do
+not fit, either may be altered: the next block is refused, and the one after it is a new anchor.
 
-If no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
-two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. If the
-layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and a note names the root
-hash.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
@@ -41,7 +37,7 @@ __all__ = ["BlockVerdict", "ChainChecker", "CheckedBlock", "check_block", "kinds
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
-    """The result for one block alone: structure, root hash and proofs."""
+    """The result for one block alone."""
 
     number: int
     proof_kinds: tuple[str, ...] = ()
@@ -51,7 +47,6 @@ class CheckedBlock:
     cannot be hashed."""
     refusal: Refusal | None = None
     is_root_signed: bool = False
-    """True if a checked proof signs its root hash."""
     published: LedgerData | None = None
     """The ledger data of an accepted block 0, if they may check proofs."""
 
@@ -63,10 +58,10 @@ class BlockVerdict:
     number: int
     proof_kinds: tuple[str, ...]
     root_hash: bytes | None
-    """48 bytes; None: it cannot be hashed."""
+    """48 bytes."""
     refusal: Refusal | None
     note: str | None
-    """The links that are believed and not checked; None: all are checked, or it is refused."""
+    """The links that are believed and not checked."""
 
     @property
     def is_accepted(self) -> bool:
@@ -74,7 +69,7 @@ class BlockVerdict:
         return self.refusal is None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `--json` prints."""
+        """The object for `--json`."""
         refusal = self.refusal
         return {
             "number": self.number,
@@ -94,7 +89,7 @@ class BlockVerdict:
 
 
 def kinds_text(kinds: Sequence[str]) -> str:
-    """Return the kinds of a block's proofs for people, each once."""
+    """Return the kinds for people, each once."""
     return ", ".join(dict.fromkeys(kinds)) or "none"
 
 
@@ -131,7 +126,7 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 
 def _light(summary: BlockSummary) -> BlockSummary:
-    """Remove the items, perhaps megabytes, for the way between processes."""
+    """Drop the items, perhaps megabytes, for the way between processes."""
     return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 
@@ -162,7 +157,6 @@ class ChainChecker:
     def _link(
         self, summary: BlockSummary, is_root_signed: bool
     ) -> tuple[BlockSummary, Refusal | None, str | None]:
-        """Check the links of a block that holds by itself, and add it, in its layout."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
         settled = None if self._chain is None else self._chain.in_other_layout()
@@ -182,7 +176,7 @@ class ChainChecker:
 
 
 def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, str | None]:
-    """Return the chain that a block has to continue, and what of it is believed."""
+    """Return the chain before a block, and what of it is believed."""
     number = summary.number
     if number == 0:
         return Chain(), None

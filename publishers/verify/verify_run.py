@@ -1,9 +1,10 @@
-"""A run of `sluice verify`: ledger data first, then every block in order, in one process or several.
+"""A run of `sluice verify`.
 
     source ── jobs ──►  processes: read, hash, check the proofs  ──► here: links ──► verdicts, by number
 
 If the keys allow it, a TSS network's ledger data come from block 0 of the source, once its own proof holds
-with them; without ledger data TSS proofs are refused.
+with them.
+
 Source: docs/spec/tss.md section 1.1.
 """
 
@@ -36,7 +37,7 @@ __all__ = ["VerifyRun", "make_verifier"]
 
 
 VERIFY_ALONE_BLOCKS_MAX: Final = 32
-"""Most blocks that this process checks alone: starting others takes about a second."""
+"""Starting others takes about a second."""
 
 VERIFY_AHEAD_BLOCKS: Final = 4
 """Blocks on their way to each process, so that none waits and few are in memory."""
@@ -45,7 +46,7 @@ VERIFY_AHEAD_BLOCKS: Final = 4
 def make_verifier(
     keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
-    """Return the verifier, after reading the files that the keys name; raise LedgerKeyError.
+    """Read the files that the keys name; raise LedgerKeyError.
 
     The arguments are those of the settings `verification.*`.
     """
@@ -62,13 +63,12 @@ class VerifyRun:
         self._workers_count = workers_count
         self._links = ChainChecker()
         self.is_from_block_0 = False
-        """True if the ledger data come from block 0."""
         self.block_0_refusal: Refusal | None = None
-        """The reason why block 0 gave no ledger data."""
+        """Why block 0 gave no ledger data."""
 
     @property
     def count(self) -> int | None:
-        """The count of blocks; None: not known before."""
+        """The count of blocks."""
         return self._source.count
 
     @property
@@ -78,7 +78,7 @@ class VerifyRun:
 
     @property
     def ledger_id(self) -> bytes | None:
-        """The TSS network's ledger id, 32 bytes; None: not known."""
+        """The TSS network's ledger id, 32 bytes."""
         ledger = self._verifier.proofs.ledger
         return None if ledger is None else ledger.ledger_id
 
@@ -110,7 +110,6 @@ class VerifyRun:
             self.is_from_block_0 = True
 
     def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:
-        """Check in worker processes, a bounded number of blocks ahead."""
         # Spawned: a fork would not have gRPC's threads.
         pool = ProcessPoolExecutor(
             self._workers_count, multiprocessing.get_context("spawn"), _begin, (self._verifier,)
@@ -136,7 +135,6 @@ class VerifyRun:
 
 
 _verifier: BlockVerifier | None = None
-"""The verifier of a worker process."""
 
 
 @contextmanager

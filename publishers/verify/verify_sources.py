@@ -71,19 +71,17 @@ class BlockSource(Protocol):
     """Blocks in order of number."""
 
     count: int | None
-    """None: not known before."""
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block."""
         ...
 
     def block_0(self) -> Job | None:
-        """Return block 0, wanted or not; None: it is not here."""
+        """Return block 0."""
         ...
 
 
 def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
-    """Return the wanted ones of the blocks `first` to `last`; raise SourceRefused if there are none."""
     held = numbers.narrowed(first, last + 1)
     assert held.end is not None
     if held.first >= held.end:
@@ -122,11 +120,7 @@ def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
 
 
 class FileSource:
-    """The wanted blocks in files, folders, archives and globs.
-
-    Raises:
-        BlockListError: there is no block, files disagree on a number, or a source is unreadable.
-    """
+    """The wanted blocks in files, folders, archives and globs."""
 
     def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
         found = find_blocks(LocalStore(), sources)
@@ -141,7 +135,7 @@ class FileSource:
         return (Job(place.number, place) for place in self._places)
 
     def block_0(self) -> Job | None:
-        """Return block 0, wanted or not."""
+        """Return block 0."""
         return None if self._block_0 is None else Job(0, self._block_0)
 
 
@@ -149,12 +143,7 @@ class FileSource:
 
 
 class NodeSource:
-    """The wanted blocks that a node has by now, one gRPC request each.
-
-    Raises:
-        SourceUnreachable: the node does not answer.
-        SourceRefused: it has none of these blocks.
-    """
+    """The wanted blocks that a node has by now, one gRPC request each."""
 
     def __init__(self, address: Address, numbers: NumberRange, tls: ClientTls | None = None) -> None:
         self._address = str(address)
@@ -169,7 +158,7 @@ class NodeSource:
         return self._get(self._wanted)
 
     def block_0(self) -> Job | None:
-        """Return block 0, wanted or not."""
+        """Return block 0."""
         return next(self._get(range(1))) if self._has_block_0 else None
 
     def _held(self) -> tuple[int, int]:
@@ -216,12 +205,7 @@ class StreamSource:
         self.count: int | None = None
 
     def jobs(self) -> Iterator[Job]:
-        """Yield each block.
-
-        Raises:
-            SourceUnreachable: the streamer does not answer, or has no such block.
-            SourceRefused: it has none of these blocks, or other entries.
-        """
+        """Yield each block."""
         is_empty = True
         for stored in self._read(self._numbers.first):
             if stored.number in self._numbers:
@@ -233,7 +217,7 @@ class StreamSource:
             raise SourceRefused("these blocks", f"the stream of {self._address} does not have them")
 
     def block_0(self) -> Job | None:
-        """Return block 0, wanted or not."""
+        """Return block 0."""
         with contextlib.closing(self._read(0)) as blocks:
             first = next(blocks, None)
         if first is None or first.number != 0:
@@ -241,7 +225,6 @@ class StreamSource:
         return Job(0, items=first.items, stored_root_hash=first.root_hash)
 
     def _read(self, first: int) -> Generator[StoredBlock, None, None]:
-        """Read from a block on (0: from the first) to the stream's present end."""
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
@@ -289,9 +272,6 @@ class StoredSource:
 
     Bisection over the data pages finds where a block begins: the last blocks of a long chain are as near as
     the first.
-
-    Raises:
-        SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
     """
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
@@ -314,7 +294,7 @@ class StoredSource:
                 yield _job(stored)
 
     def block_0(self) -> Job | None:
-        """Return block 0, wanted or not."""
+        """Return block 0."""
         return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
 
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
@@ -324,7 +304,7 @@ class StoredSource:
             yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
 
     def _page_before(self, number: int) -> int:
-        """Bisect for the last page on or after which another block ends before this one begins."""
+        """The last page on or after which another block ends before this one begins."""
         low, high = 0, self._pages.page_count
         with self._faults_named():
             while high - low > 1:
@@ -336,7 +316,6 @@ class StoredSource:
         return low
 
     def _block_ending_from(self, page_number: int) -> int:
-        """Return the first block that ends on a page or after it."""
         for entries in self._pages.pages_from(self._pages.run_from(page_number)):
             for entry in entries:
                 if entry.type == BLOCK_END_TYPE:
@@ -344,7 +323,6 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        """Return the last block, whose end is the last entry."""
         [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
         if entries[-1].type != BLOCK_END_TYPE:
             got = f"entry type {entries[-1].type:#x}"
@@ -364,5 +342,5 @@ def _job(stored: StoredBlock) -> Job:
 
 
 def _number_at_end(entry: Entry) -> int:
-    """Return the number in the entry that ends a block; `BlockDecoder` checks it later."""
+    """`BlockDecoder` checks it later."""
     return int.from_bytes(entry.data[:8], "big")
