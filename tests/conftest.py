@@ -33,6 +33,9 @@ pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 # As `sluice` does: gRPC runs in the process that forks the session's JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# aiohttp reads the machine's certificates as it is imported, in each node; no test trusts them.
+os.environ["SSL_CERT_FILE"] = os.devnull
+
 # nohup and the & of a script ignore these signals, and child processes inherit SIG_IGN. They do not inherit a
 # handler.
 for ignored in (signal.SIGHUP, signal.SIGINT):
@@ -183,6 +186,13 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The shared session, which commands in this process take for their own, and do not end."""
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    return spark
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,9 @@ LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=1, item_byt
 LONG_ITEMS_SEED = 2
 """In a chain of which only the second block has such an item."""
 SMALL_CHAIN = 20
+LONG = os.environ.get("SLUICE_LONG") == "1"
+TLS_ONLY = pytest.mark.parametrize("entrance", ["plain", "tls"] if LONG else ["tls"], indirect=True)
+"""For long tests: SLUICE_LONG=1 runs them without TLS, too."""
 COMMAND_SECONDS = 120.0
 CORRELATION_ID = "N3-STR1"
 
@@ -178,6 +181,7 @@ def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_items_of_36_mb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, tmp_path: Path
 ) -> None:
@@ -192,6 +196,7 @@ def test_items_of_36_mb_are_published_and_read_again(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_two_that_race_store_each_block_once(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -217,6 +222,7 @@ def test_two_that_race_store_each_block_once(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_publishing_goes_on_after_a_node_was_killed(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:

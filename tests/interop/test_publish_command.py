@@ -38,7 +38,7 @@ from tests.publishers.node_thread import node_thread
 SECONDS = 250.0
 LOOK_SECONDS = 0.1
 pytestmark = pytest.mark.usefixtures("java")
-LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs; SLUICE_LONG=1 runs it")
+LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="a JVM or several; SLUICE_LONG=1 runs it")
 BLOCKS = make_blocks(400)
 TAKES_TERMINAL = """
 import fcntl, sys, termios
@@ -148,8 +148,8 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
         assert line.startswith("sluice publish --source ")
 
 
-@pytest.mark.slow
 @pytest.mark.spark
+@LONG
 def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -174,8 +174,8 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.spark
+@LONG
 def test_workers_that_stand_still_do_not_keep_it_from_ending(chain: Path, tmp_path: Path) -> None:
     state, mark = tmp_path / "state", str(uuid.uuid4())
     workers: list[int] = []
