@@ -27,8 +27,9 @@ SOURCES: Final = Path(__file__).parent / "java"
 MAVEN: Final = ("mvn", "--batch-mode", "--quiet", "--file", str(SOURCES / "pom.xml"))
 CLASSPATH: Final = "dependency:build-classpath"
 """Maven's plugin that lists the jars, and downloads missing ones when online."""
-JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g")
+QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """The processes are short-lived, on a shared machine: little warm-up."""
+JVM_OPTIONS: Final = (*QUICK, "-Xmx1g")
 COMMAND_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30.0
 
@@ -151,19 +152,20 @@ class NetworkSoftware:
         Raises:
             NetworkSoftwareMissing: one of them is missing.
         """
-        java_home = _java_home()
+        java_home, compiled = _java_home(), folder / "compiled"
+        if compiled.exists():
+            return cls(java_home, compiled.read_text("utf-8"), folder)
         tools, classes, ours = java_home / "bin", folder / "classes", folder / "ours.jar"
         classpath = os.pathsep.join([str(ours), *_jars(java_home, folder)])
         software = cls(java_home, classpath, folder)
-        if (folder / "compiled").exists():
-            return software
         sources = sorted(str(path) for path in SOURCES.glob("*.java"))
-        _make(tools / "javac", "-d", classes, "-cp", classpath, *sources)
+        quick = [f"-J{option}" for option in QUICK]
+        _make(tools / "javac", *quick, "-d", classes, "-cp", classpath, *sources)
         _make(tools / "jar", "--create", "--file", ours, "-C", classes, ".")
         # It only fails to connect, but loads most classes. Without an archive all works, too.
         archive = (f"-XX:ArchiveClassesAtExit={software.archive}",)
         software.run("NetworkClient", "status", "http://127.0.0.1:1", options=archive)
-        (folder / "compiled").touch()
+        compiled.write_text(classpath, "utf-8")
         return software
 
     def start(self, name: str, *arguments: object, options: Sequence[str] = ()) -> NetworkProcess:
@@ -232,7 +234,7 @@ def _jars(java_home: Path, folder: Path) -> Sequence[str]:
         text=True,
         timeout=COMMAND_SECONDS,
         check=False,
-        env=os.environ | {"JAVA_HOME": str(java_home)},
+        env=os.environ | {"JAVA_HOME": str(java_home), "MAVEN_OPTS": " ".join(QUICK)},
     )
     if done.returncode:
         raise NetworkSoftwareMissing(f"Maven has not the network's software: {to_get}")

@@ -384,10 +384,13 @@ def test_end_stream_as_consensus_nodes_send_it_is_taken(
                 alice.expect(f"ACK {number}")
                 alice.say(f"endstream {values}", "close")
                 alice.expect("COMPLETE")
+        with talking(network, entrance, small_chain, CORRELATION_ID) as bob:
+            bob.say(f"block {len(ends)}")
+            bob.expect(f"ACK {len(ends)}")
         status = sluice("status", f"127.0.0.1:{entrance.port}", "--json")
         assert status.returncode == 0, status.stderr
         (node,) = json.loads(status.stdout)["nodes"]
-        assert (node["last_block"], node["ready"]) == (len(ends) - 1, True)
+        assert (node["last_block"], node["ready"]) == (len(ends), True)
 
 
 # --- our commands, the network's server ---------------------------------------------------------------------
