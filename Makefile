@@ -46,7 +46,7 @@ api: $(STAMP)  ## the API reference of sluice.datastream and sluice.publishers.s
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && unset PYTHONDONTWRITEBYTECODE && \
-	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal --durations 25 --durations-min 5 $(ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --durations 25 --durations-min 5 $(ARGS)
 
 atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; MINUTES=1 each, which add up
 	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(ARGS)

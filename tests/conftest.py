@@ -11,8 +11,11 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +35,9 @@ pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 
 # As `sluice` does: gRPC runs in the process that forks the session's JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# aiohttp reads the machine's certificates as it is imported, in each node; no test trusts them.
+os.environ["SSL_CERT_FILE"] = os.devnull
 
 # nohup and the & of a script ignore these signals, and child processes inherit SIG_IGN. They do not inherit a
 # handler.
@@ -56,16 +62,20 @@ settings.load_profile("untimed")
 STILL_SECONDS = 100.0
 """The time after its limit at which a test counts as hanging."""
 _STDERR = pytest.StashKey[int]()
+_SCRATCH = pytest.StashKey[Path]()
+_SESSION_TESTS = "session_tests"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real standard error: pytest captures that of a test."""
+    """Keep the real standard error, as pytest captures that of a test, and make a folder for the run."""
     config.stash[_STDERR] = os.dup(2)
+    config.stash[_SCRATCH] = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close the file."""
+    """Close the file, and remove the folder."""
     os.close(config.stash[_STDERR])
+    shutil.rmtree(config.stash[_SCRATCH])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,34 +93,50 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the first worker begin with the shared Spark session, and the others with slow tests.
-
-    xdist's worksteal gives each worker a stretch of equal length, whose end idle workers take over. A session
-    costs ten seconds of processor time in each worker that has one.
-    """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if workers == 1:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker, begin with the tests of the shared Spark session, then with files that have slow ones."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
         return
-    session: list[pytest.Item] = []
-    slow: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            session.append(item)
-        elif item.get_closest_marker("slow"):
-            slow.append(item)
-        else:
-            others.append(item)
-    stretch = len(items) // workers
-    ordered = session
-    for worker in range(workers):
-        if worker > 0:
-            ordered += slow[worker - 1 :: workers - 1]
-        count = max(0, stretch * (worker + 1) - len(ordered))
-        ordered += others[:count]
-        del others[:count]
-    items[:] = ordered + others
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not _is_of_session(item), item.path not in slow))
+    if worker == "gw0":
+        listed = Path(config.workerinput[_SESSION_TESTS])  # type: ignore[attr-defined]
+        listed.write_text("\n".join(item.nodeid for item in items if _is_of_session(item)), "utf-8")
+
+
+def _is_of_session(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where to list the tests of the Spark session, which only workers know."""
+    node.workerinput[_SESSION_TESTS] = str(node.config.stash[_SCRATCH] / "session")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give one worker all tests of the Spark session, and the others the rest, file by file.
+
+    A second session takes 25 s of processor time, and fixtures of a file are made once.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    listed = config.stash[_SCRATCH] / "session"
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        @cached_property
+        def session_tests(self) -> frozenset[str]:
+            return frozenset(listed.read_text("utf-8").splitlines())
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "session" if nodeid in self.session_tests else str(super()._split_scope(nodeid))
+
+    config.option.loadscopereorder = False  # as `pytest_collection_modifyitems` orders them
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -176,13 +202,24 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with three task slots and the data sources registered."""
+    """A local session with three task slots and the data sources registered.
+
+    It shuffles into four partitions: Spark's 200 take seconds for a dozen rows.
+    """
     from sluice.publishers.spark.session import build_session
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)
+    settings = {"spark.sql.shuffle.partitions": "4"}
+    session = build_session("local[1]", 3, "tests", log_file, settings)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The shared session, which commands in this process take for their own, and do not end."""
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    return spark
 
 
 @pytest.fixture(autouse=True)
@@ -214,20 +251,9 @@ def process_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture
-def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Shuffle into four partitions; Spark's 200 take seconds for a dozen rows."""
-    name = "spark.sql.shuffle.partitions"
-    before = str(spark.conf.get(name))
-    spark.conf.set(name, "4")
-    yield
-    spark.conf.set(name, before)
-
-
-@pytest.fixture
 def small_parts(spark: SparkSession) -> Iterator[None]:
     """Have Spark read files of some kilobytes in several partitions."""
     settings = {
-        "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "2048",
         "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",

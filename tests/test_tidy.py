@@ -117,28 +117,23 @@ def imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
         yield line, name.removeprefix("sluice."), is_inside
 
 
-def _imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
-    inside = {
-        id(node)
-        for function in functions_of(path)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
+@cache
+def _imports_of(path: str) -> tuple[tuple[int, str, bool], ...]:
     package = path.split("/")[:-1]
-    for node in ast.walk(tree_of(path)):
+    found = []
+    nodes: list[tuple[ast.AST, bool]] = [(tree_of(path), False)]
+    while nodes:
+        node, is_inside = nodes.pop()
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name, id(node) in inside
+            found += [(node.lineno, alias.name, is_inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield node.lineno, module, id(node) in inside
-
-
-def functions_of(path: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+            found.append((node.lineno, module, is_inside))
+        elif not isinstance(node, ast.expr):  # which has no import in it
+            is_inside = is_inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            nodes += [(child, is_inside) for child in ast.iter_child_nodes(node)]
+    return tuple(sorted(found))
 
 
 def expect_none(findings: Iterable[str]) -> None:

@@ -178,7 +178,7 @@ def main() -> None:
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(OSError):  # a container or service manager may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    round_constants()  # 0.1 s, before the first block
+    round_constants()  # before the first block
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 
 

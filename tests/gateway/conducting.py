@@ -104,9 +104,14 @@ def on_stage(
     *,
     stage_type: type[Stage] = Stage,
     rules: RaceRules | None = None,
+    stop_seconds: float = ANSWER_SECONDS,
     **options: Any,
 ) -> bytes:
-    """Play a scene; return the stream file's bytes."""
+    """Play a scene; return the stream file's bytes.
+
+    Args:
+        stop_seconds: how long the end waits for blocks; a scene that leaves some that never end gives less.
+    """
 
     async def main() -> None:
         stage = stage_type(tmp_path, rules, **options)
@@ -114,7 +119,7 @@ def on_stage(
             await play(stage)
             assert not stage.conductor.broken.done()
         finally:
-            await stage.conductor.stop(ANSWER_SECONDS)
+            await stage.conductor.stop(stop_seconds)
             stage.store.close()
 
     tmp_path.mkdir(exist_ok=True)

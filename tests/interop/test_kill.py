@@ -1,8 +1,12 @@
-"""`sluice serve` dies again and again while publishers stream; no acknowledged block is lost."""
+"""`sluice serve` dies again and again while publishers stream; no acknowledged block is lost.
+
+`SLUICE_LONG=1` takes ten seeds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import AsyncIterator
@@ -24,6 +28,7 @@ from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes, until
 from tests.publishers.node_thread import store
 from tests.serving import SLUICE, Listener, ServeProcess, free_port
 
+LONG = os.environ.get("SLUICE_LONG") == "1"
 BLOCK_COUNT = 300
 KILL_COUNT = 4
 STEP = BLOCK_COUNT // KILL_COUNT // 2
@@ -91,7 +96,7 @@ async def block_of(node: ServeProcess, number: int) -> node_pb2.BlockResponse:
         return await stub.getBlock(node_pb2.BlockRequest(block_number=number), timeout=ANSWER_SECONDS)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 11 if LONG else 2))
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     blocks = make_blocks(BLOCK_COUNT)

@@ -1,8 +1,12 @@
-"""Items as long as in networks, through every party with its defaults, each in its own process."""
+"""Items as long as in networks, through every party with its defaults, each in its own process.
+
+`SLUICE_LONG=1` has Spark read the longest ones back from a node, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +24,7 @@ from sluice.publishers.client.client import publish_blocks
 from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.job.job import publish
 from sluice.publishers.limits import ITEM_BYTES_MAX
+from sluice.publishers.number_range import NumberRange
 from sluice.publishers.spark.source_names import parse_source
 from tests.interop.sinking import write_chain
 from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
@@ -29,10 +34,12 @@ from tests.serving import COMMAND_SECONDS, sluice
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LONG = os.environ.get("SLUICE_LONG") == "1"
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The longest that consensus nodes send, and the longest that fits into a message.
-SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
+# The longest that fits into a message; the others have the longest that consensus nodes send.
+SIZES = (9_000_000, *([CONSENSUS_NODE_ITEM_BYTES] if LONG else []), ITEM_BYTES_MAX - 5, 300)
 CONSENSUS_NODE_SIZES = (CONSENSUS_NODE_ITEM_BYTES, 300)
 LOWERED = ("--grpc-max-message-bytes", "64KiB")
 KEY = ("--ledger-key", ledger_key())
@@ -130,15 +137,20 @@ def test_what_is_stored_is_served_after_the_limit_was_lowered(tmp_path: Path) ->
 
 @pytest.mark.spark
 def test_spark_takes_them_from_files_to_a_node_and_back(spark: SparkSession, tmp_path: Path) -> None:
-    blocks = list(large_chain((300, ITEM_BYTES_MAX - 5)))
+    blocks = list(large_chain((300, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5)))
     folder = write_chain(tmp_path / "chain", blocks)
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(NodeProcess(tmp_path / name, tmp_path / f"{name}.log", KEY))
             for name in ("first", "second")
         ]
-        for source, node in ((str(folder), nodes[0]), (f"blockstream:{nodes[0].grpc}", nodes[1])):
-            report = publish(spark, parse_source(source), [node.grpc], deadline_seconds=COMMAND_SECONDS)
+        back = f"blockstream:{nodes[0].grpc}"
+        for source, node, count in ((str(folder), nodes[0], 3), (back, nodes[1], 3 if LONG else 2)):
+            report = publish(
+                *(spark, parse_source(source), [node.grpc]),
+                numbers=NumberRange(0, count),
+                deadline_seconds=COMMAND_SECONDS,
+            )
             assert report.is_complete, report.failures
-            assert report.publishers[0].acknowledged == len(blocks)
-            assert node.metrics()["sluice_last_block"] == len(blocks) - 1
+            assert report.publishers[0].acknowledged == count
+            assert node.metrics()["sluice_last_block"] == count - 1

@@ -1,7 +1,7 @@
 """The network's own transport against a node, and our commands against a server on that transport.
 
 A consensus node's client (PBJ over Helidon) sends no `te`, and counts each update of a stream's window twice.
-A Java block node's server accepts pseudo-headers by index only.
+A Java block node's server accepts pseudo-headers by index only. SLUICE_LONG=1 runs all without TLS, too.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=1, item_byt
 LONG_ITEMS_SEED = 2
 """In a chain of which only the second block has such an item."""
 SMALL_CHAIN = 20
+LONG = os.environ.get("SLUICE_LONG") == "1"
+TRANSPORTS = ["plain", "tls"] if LONG else ["tls"]
+"""Of tests that have little to do with it."""
+TLS_ONLY = pytest.mark.parametrize("entrance", TRANSPORTS, indirect=True)
 COMMAND_SECONDS = 120.0
 CORRELATION_ID = "N3-STR1"
 
@@ -178,6 +182,7 @@ def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_items_of_36_mb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, tmp_path: Path
 ) -> None:
@@ -192,6 +197,7 @@ def test_items_of_36_mb_are_published_and_read_again(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_two_that_race_store_each_block_once(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -217,6 +223,7 @@ def test_two_that_race_store_each_block_once(
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_publishing_goes_on_after_a_node_was_killed(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -286,6 +293,7 @@ def test_acknowledged_skipped_sent_back_behind_and_duplicate(
         alice.expect("END DUPLICATE_BLOCK 9")
 
 
+@TLS_ONLY
 @pytest.mark.parametrize(
     ("commands", "answer"),
     [
@@ -308,6 +316,7 @@ def test_a_wrong_block_ends_the_stream(
         alice.wait_for("ACK 1")
 
 
+@TLS_ONLY
 def test_one_that_sleeps_in_mid_block_is_timed_out_when_another_may_bring_it(
     network: NetworkSoftware, entrance: Entrance, small_chain: Path
 ) -> None:
@@ -326,6 +335,7 @@ def test_one_that_sleeps_in_mid_block_is_timed_out_when_another_may_bring_it(
         bob.expect("ACK 0")
 
 
+@TLS_ONLY
 def test_a_node_that_stops_says_success(
     network: NetworkSoftware, entrance: Entrance, small_chain: Path
 ) -> None:
@@ -361,26 +371,26 @@ def test_a_node_whose_disk_is_full_says_persistence_failed(
         assert int(end[1]) == max(acknowledgements(publisher.lines))
 
 
-@pytest.mark.parametrize(
-    "values", ["RESET 0 0", "RESET none none", "RESET 1 0", "TIMEOUT 0 min", "TOO_FAR_BEHIND 5 4"]
-)
 def test_end_stream_as_consensus_nodes_send_it_is_taken(
-    network: NetworkSoftware, tmp_path: Path, small_chain: Path, values: str
+    network: NetworkSoftware, tmp_path: Path, small_chain: Path
 ) -> None:
     """`none` is 2^64 - 1 and `min` is 2^63: Java's -1 and Long.MIN_VALUE, neither of them a block."""
     entrance = Entrance(tmp_path, with_tls=False)
-    with entrance.node(), talking(network, entrance, small_chain, CORRELATION_ID) as alice:
-        alice.say("block 0")
-        alice.expect("ACK 0")
-        alice.say(f"endstream {values}", "close")
-        alice.expect("COMPLETE")
-        with talking(network, entrance, small_chain, "N4-STR1") as bob:
-            bob.say("block 1")
-            bob.expect("ACK 1")
+    ends = ("RESET 0 0", "RESET none none", "RESET 1 0", "TIMEOUT 0 min", "TOO_FAR_BEHIND 5 4")
+    with entrance.node():
+        for number, values in enumerate(ends):  # each after the one before, which has left
+            with talking(network, entrance, small_chain, f"N{number + 3}-STR1") as alice:
+                alice.say(f"block {number}")
+                alice.expect(f"ACK {number}")
+                alice.say(f"endstream {values}", "close")
+                alice.expect("COMPLETE")
+        with talking(network, entrance, small_chain, CORRELATION_ID) as bob:
+            bob.say(f"block {len(ends)}")
+            bob.expect(f"ACK {len(ends)}")
         status = sluice("status", f"127.0.0.1:{entrance.port}", "--json")
         assert status.returncode == 0, status.stderr
         (node,) = json.loads(status.stdout)["nodes"]
-        assert (node["last_block"], node["ready"]) == (1, True)
+        assert (node["last_block"], node["ready"]) == (len(ends), True)
 
 
 # --- our commands, the network's server ---------------------------------------------------------------------
@@ -435,7 +445,7 @@ def test_status_and_subscribe_reach_the_networks_server(
     assert list(read_chain(out)) == make_blocks(SMALL_CHAIN)
 
 
-@pytest.mark.parametrize("transport", ["plain", "tls"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_blocks_of_250_kb_are_read_from_the_networks_server(
     network: NetworkSoftware, tmp_path: Path, long_chain: Path, transport: str
 ) -> None:
@@ -459,7 +469,7 @@ def test_publish_reaches_the_networks_server(
         assert java.blocks() == make_blocks(SMALL_CHAIN)
 
 
-@pytest.mark.parametrize("transport", ["plain", "tls"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_blocks_of_250_kb_are_published_to_the_networks_server(
     network: NetworkSoftware, tmp_path: Path, long_chain: Path, transport: str
 ) -> None:

@@ -1,6 +1,6 @@
-"""`sluice publish` as processes: interrupts, spark-submit, checkpoints, and errors without Spark.
+"""`sluice publish` with real Spark: interrupts, spark-submit, checkpoints, and errors without Spark.
 
-Each start of Spark costs some seconds of a JVM; failures before that cost none.
+Most as processes, each with a JVM of its own, which costs some twenty seconds of processor time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -27,6 +28,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
+from sluice.gateway.commands.cli import main
 from sluice.gateway.node.node import Node
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.job.job import GatewayStatus
@@ -38,7 +40,7 @@ from tests.publishers.node_thread import node_thread
 SECONDS = 250.0
 LOOK_SECONDS = 0.1
 pytestmark = pytest.mark.usefixtures("java")
-LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs; SLUICE_LONG=1 runs it")
+LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="a JVM or several; SLUICE_LONG=1 runs it")
 BLOCKS = make_blocks(400)
 TAKES_TERMINAL = """
 import fcntl, sys, termios
@@ -126,30 +128,54 @@ def await_head(node: Node, number: int, command: Command) -> None:
 # --- interrupts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+def check_interrupted(node: Node, status: int, out: str, err: str) -> None:
+    """Check what a command says whose Ctrl-C came behind block 10."""
+    said = json.loads(out)
+    assert (status, said["interrupted"], said["complete"], said["failures"]) == (130, True, False, [])
+    safe = said["safe_through"]
+    assert 10 <= safe < 399
+    # The next run skips blocks that were stored without an acknowledgement.
+    assert (node.store.last_number or 0) >= safe
+    assert f"sluice: interrupted; blocks up to {safe} are stored. Go on with:\n" in err
+    line = err.splitlines()[-1]
+    assert line == said["go_on"]
+    assert line.endswith(f"--json --from {safe + 1}")
+    assert line.startswith("sluice publish --source ")
+
+
 @pytest.mark.spark
-def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark_for_commands")
+def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with node_thread(tmp_path / "node") as node, ThreadPoolExecutor(1) as threads:
+
+        def interrupt() -> None:
+            with GatewayStatus([str(node.grpc_address)]) as head:
+                while (head.ask()[0] or 0) < 10:
+                    time.sleep(LOOK_SECONDS)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        words = ("--source", chain, "--gateway", node.grpc_address, "--publishers", 2, "--rate", 30)
+        interrupting = threads.submit(interrupt)
+        status = main(["publish", *map(str, words), "--json"])
+        interrupting.result()
+        check_interrupted(node, status, *capsys.readouterr())
+
+
+@pytest.mark.spark
+@LONG
+def test_ctrl_c_of_a_terminal_reaches_the_jvm_too(chain: Path, tmp_path: Path) -> None:
     with node_thread(tmp_path / "node") as node:
         words = ("--source", chain, "--gateway", node.grpc_address, "--publishers", 2, "--rate", 30)
         with started(*words, "--json") as command:
             await_head(node, 10, command)
-            os.killpg(command.process.pid, signal.SIGINT)  # as a terminal does: to the JVM, too
-            status, out, err = command.ended()
-        said = json.loads(out)
-        assert (status, said["interrupted"], said["complete"], said["failures"]) == (130, True, False, [])
-        safe = said["safe_through"]
-        assert 10 <= safe < 399
-        # The next run skips blocks that were stored without an acknowledgement.
-        assert (node.store.last_number or 0) >= safe
-        assert f"sluice: interrupted; blocks up to {safe} are stored. Go on with:\n" in err
-        line = err.splitlines()[-1]
-        assert line == said["go_on"]
-        assert line.endswith(f"--json --from {safe + 1}")
-        assert line.startswith("sluice publish --source ")
+            os.killpg(command.process.pid, signal.SIGINT)
+            check_interrupted(node, *command.ended())
 
 
-@pytest.mark.slow
 @pytest.mark.spark
+@LONG
 def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -174,8 +200,8 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.spark
+@LONG
 def test_workers_that_stand_still_do_not_keep_it_from_ending(chain: Path, tmp_path: Path) -> None:
     state, mark = tmp_path / "state", str(uuid.uuid4())
     workers: list[int] = []

@@ -20,7 +20,7 @@ TEXT = (DOCS / "spark-prepare.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
+@pytest.mark.usefixtures("spark")  # the examples take the session that runs
 def test_the_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     key = create_private_key(tmp_path / "network.key")

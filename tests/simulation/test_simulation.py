@@ -22,7 +22,7 @@ from tests.simulation.run import folder, run
 from tests.simulation.world import Violation
 
 GROUP = 20
-FIXED = range(0, 10_000 if os.environ.get("SLUICE_LONG") else 160, GROUP)
+FIXED = range(0, 10_000 if os.environ.get("SLUICE_LONG") else 80, GROUP)
 DRAW = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex())
 """Every process of a test run has to draw the same numbers, since they are in the names."""
 FRESH = sorted(DRAW.randrange(1 << 40) for _ in range(20))

@@ -19,8 +19,9 @@ file.
 Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
@@ -295,7 +296,8 @@ def refusal_of(ledger: LedgerData) -> Refusal | None:
     return None
 
 
-def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
+@lru_cache(maxsize=8)  # a start reads one book from several places
+def address_book_hash(nodes: tuple[LedgerNode, ...]) -> bytes:
     """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids."""
     padding_count = MEMBERS_MAX - len(nodes)
     keys = [node.key.Y for node in nodes] + [PADDING_KEY] * padding_count

@@ -533,7 +533,7 @@ def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
             f"{OTHER} has no block; {PEER} does not report: not reached yet"
         )
 
-    on_stage(tmp_path, scene, standbys=standbys)
+    on_stage(tmp_path, scene, standbys=standbys, stop_seconds=0.1)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,19 @@ OPERATIONS = [item for number in range(5) for item in operation(number)]
 KILLER = """
 import os, sys
 from pathlib import Path
-from sluice.gateway.commands.cli import main
-STEPS = {"pwrite", "write", "rename", "replace", "mkdir", "rmdir", "unlink", "ftruncate"}
-folder, count = Path(sys.argv[1]), 0
+folder, count, left = Path(sys.argv[1]), 0, 0
+def counted(function):
+    def step(*args, **kwargs):
+        global left
+        left -= 1
+        if not left:
+            os._exit(9)
+        return function(*args, **kwargs)
+    return step
+for name in ("pwrite", "write", "rename", "replace", "mkdir", "rmdir", "unlink", "ftruncate"):
+    setattr(os, name, counted(getattr(os, name)))
+from sluice.gateway.commands.cli import main, sluice
+sluice.get_command(None, sys.argv[2])  # imported once, before the forks
 while True:
     count += 1
     killed = folder / f"killed-{count}"
@@ -37,16 +47,7 @@ while True:
     child = os.fork()
     if not child:
         left = count
-        def step(frame, event, function):
-            global left
-            if event == "c_call" and function.__name__ in STEPS and function.__module__ == "posix":
-                left -= 1
-                if not left:
-                    os._exit(9)
-        sys.setprofile(step)
-        status = main([sys.argv[2], str(killed), *sys.argv[3:]])
-        sys.setprofile(None)
-        os._exit(status)
+        os._exit(main([sys.argv[2], str(killed), *sys.argv[3:]]))
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 9:
         break
 print(count)

@@ -153,7 +153,7 @@ def test_what_a_stored_block_leads_to_fails(tmp_path: Path, monkeypatch: pytest.
             await asyncio.wait_for(stage.conductor.broken, ANSWER_SECONDS)
         stage.conductor.broken = asyncio.get_running_loop().create_future()
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, stop_seconds=0.1)
 
 
 def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answers(

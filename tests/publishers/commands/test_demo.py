@@ -1,4 +1,4 @@
-"""`sluice demo`, as a process of its own with real Spark, and ended in the middle."""
+"""`sluice demo` with real Spark, and as a process of its own that is ended in the middle."""
 
 from __future__ import annotations
 
@@ -52,25 +52,14 @@ def processes_about(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.usefixtures("java")
-def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark_for_commands")
+def test_it_runs_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    words = [
-        sys.executable,
-        "-m",
-        "sluice.gateway.commands.cli",
-        "demo",
-        "--folder",
-        str(folder),
-        "--blocks",
-        "30",
-        "--json",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    status = main(["demo", "--folder", str(folder), "--blocks", "30", "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    result = json.loads(said.out)
     assert result["good"] is True
     assert (result["blocks"], result["read"]["blocks"], result["read"]["differing"]) == (30, 30, 0)
     assert sum(one["won"] for one in result["publishers"]) == 30

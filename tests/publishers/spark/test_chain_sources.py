@@ -37,7 +37,7 @@ from tests.publishers.node_thread import node_thread, store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+pytestmark = pytest.mark.spark
 
 BLOCKS = make_blocks(9)
 ALL = NumberRange()

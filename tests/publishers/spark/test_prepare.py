@@ -104,7 +104,6 @@ def unsigned(blocks: Sequence[Block]) -> list[Block]:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: Path) -> None:
     key = create_private_key(tmp_path / "key.pem")
     expected = list(BlockMaker(3, key, SMALL).blocks(12))
@@ -128,7 +127,6 @@ def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_blocks_of_another_layout_are_signed_as_they_are_linked(spark: SparkSession, tmp_path: Path) -> None:
     key_file = tmp_path / "key.pem"
     create_private_key(key_file)
@@ -140,7 +138,6 @@ def test_blocks_of_another_layout_are_signed_as_they_are_linked(spark: SparkSess
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_a_chain_goes_on_where_another_ended(spark: SparkSession) -> None:
     start = chain_start(frame_of(spark, BLOCKS[:7]))
     assert start.next_number == 7
@@ -154,7 +151,6 @@ def test_a_chain_goes_on_where_another_ended(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_no_blocks_are_no_blocks(spark: SparkSession, tmp_path: Path) -> None:
     none = spark.createDataFrame([], BLOCK_SCHEMA)
     assert link_and_sign_blocks(none, key_file=tmp_path / "no such file").collect() == []
@@ -162,7 +158,6 @@ def test_no_blocks_are_no_blocks(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_a_job_names_block_and_reason(spark: SparkSession) -> None:
     gap = frame_of(spark, [block for block in BLOCKS if block.number not in (4, 5)])
     with pytest.raises(Exception, match="PrepareError") as caught:

@@ -43,7 +43,6 @@ def bytes_of(blocks: DataFrame) -> list[tuple[int, list[bytes]]]:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_a_real_node_takes_the_records_in_order(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     records = frame_of(spark, RECORDS)
@@ -69,7 +68,6 @@ def test_a_real_node_takes_the_records_in_order(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_partitions_and_order_change_nothing(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of one time are ordered by their payloads, twins are kept."""
     records = [*RECORDS, *RECORDS[50:60], *((7, bytes([value])) for value in range(200))]
@@ -98,7 +96,6 @@ def test_partitions_and_order_change_nothing(spark: SparkSession, monkeypatch: p
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_other_columns_say_the_order_of_one_time(spark: SparkSession) -> None:
     at = datetime(2026, 1, 1, 12, 0, 0, 250_000, UTC)
     rows = [(at, 9 - index, bytes([index]), "other") for index in range(10)]
@@ -112,7 +109,6 @@ def test_other_columns_say_the_order_of_one_time(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_no_records_make_no_blocks(spark: SparkSession) -> None:
     start = ChainStart(2, bytes(48), (bytes(48),))
     blocks = records_to_blocks(spark.createDataFrame([], SCHEMA), previous=start)
@@ -121,7 +117,6 @@ def test_no_records_make_no_blocks(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 @pytest.mark.parametrize(
     ("record", "message"),
     [
