@@ -36,8 +36,10 @@ __all__ = [
     "relative_folders",
 ]
 
-_OPENED_BY_GO = b" db@open "
-_LOG_LOOKED_AT_BYTES = 1 << 20
+_WRITTEN_BY_GO = (b"=============== ", b" db@open ")
+"""goleveldb logs the first on each opening, on each new day and in each new LOG."""
+_LOG_LOOKED_AT_BYTES = 1 << 21
+"""goleveldb begins a new LOG at 1 MiB."""
 _logger = logging.getLogger(__name__)
 _held: dict[tuple[int, int], FolderLock] = {}
 """(device, inode) of the LOCK files that this process has locked to write."""
@@ -307,6 +309,7 @@ def _was_opened_by_go(folder: Path) -> bool:
     try:
         with (folder / "LOG").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))
-            return _OPENED_BY_GO in file.read()
+            text = file.read()
+            return any(mark in text for mark in _WRITTEN_BY_GO)
     except OSError:
         return False

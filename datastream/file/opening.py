@@ -246,8 +246,14 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     appender = Appender(file, options.growth_pages)
+    covered: int | None = None
+    if index_state in (IndexState.LEVEL, IndexState.BEHIND):
+        covered = bookmarks.covered
+        if bookmarks.lacks_bookmarks:
+            covered = _covered_by_bookmarks(file, bookmarks, covered or 0)
+            index_state = IndexState.BEHIND if covered else IndexState.MISSING
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
-    covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
+    covered = covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
     differing: set[int] = set()
     for action in actions:
@@ -285,7 +291,20 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     if not actions or actions[-1] is Action.TRIM_TAIL:
         differing |= _flush_found(appender, bookmarks, options)
     _open_sums(file, bookmarks, differing)
+    if options.access is Access.WRITE:
+        bookmarks.move_keys()
     return appender
+
+
+def _covered_by_bookmarks(file: StreamFile, bookmarks: BookmarkIndex, covered: int) -> int:
+    """Return how many entries an index covers that has lost the bookmarks of its last batches."""
+    with contextlib.suppress(EntriesDisagree):
+        for page_number in range(file.index.page_of_entry(covered), -1, -1):
+            for bookmark, number in reversed(file.walk(page_number).bookmarks):
+                found = bookmarks.get(bookmark)
+                if number < covered and found is not None and found >= number:
+                    return number + 1
+    return 0
 
 
 def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
@@ -405,7 +424,12 @@ def _index_state(
         is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
-        covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more
+        covered,
+        highest_number,
+        header.total_entries,
+        is_foreign=is_foreign,
+        knows_more=knows_more,
+        is_only_ours=not bookmarks.was_changed_by_another,
     )
 
 
