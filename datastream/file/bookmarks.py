@@ -43,6 +43,8 @@ from sluice.datastream.file.folder_lock import (
     OtherFolderLocks,
     SharedFolderLock,
     bookmarks_folder,
+    fork_folder,
+    link_folder,
 )
 from sluice.datastream.file.index_database import (
     COVERED_KEY,
@@ -193,6 +195,7 @@ class BookmarkIndex:
         stream_path: the stream file; its name gives the folder.
         open_database: opens a LevelDB.
         read_only: work on a copy of the folder.
+        folder: instead of the one that the name gives.
 
     Raises:
         StreamInUse: another opener has the folder.
@@ -200,9 +203,14 @@ class BookmarkIndex:
     """
 
     def __init__(
-        self, stream_path: Path, open_database: OpenDatabase = open_leveldb, *, read_only: bool = False
+        self,
+        stream_path: Path,
+        open_database: OpenDatabase = open_leveldb,
+        *,
+        read_only: bool = False,
+        folder: Path | None = None,
     ) -> None:
-        self.folder = bookmarks_folder(stream_path)
+        self.folder = bookmarks_folder(stream_path) if folder is None else folder
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
         self.notes = Notes(self._get_value)
@@ -243,6 +251,10 @@ class BookmarkIndex:
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
+                if not read_only:
+                    fork = fork_folder(stream_path)
+                    if fork != stream_path and not os.path.lexists(fork):
+                        link_folder(fork, self.folder)
                 self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again

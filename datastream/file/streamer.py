@@ -190,8 +190,8 @@ class DataStreamer:
         """Append an entry to the open operation and return the number it will have.
 
         Args:
-            entry_type: u32, not 0xffffffff. An entry of type 0xb0 is no bookmark for the index, unless that is
-                made anew from the file, where the two look the same; see `add_stream_bookmark`.
+            entry_type: u32, not 0xffffffff. An entry of type 0xb0 is not indexed, unless the index is made or
+                completed from the file, where it looks like a bookmark; see `add_stream_bookmark`.
             data: up to 1,048,559 bytes.
 
         Raises:
