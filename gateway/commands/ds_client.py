@@ -69,6 +69,7 @@ class BookmarkForms(click.ParamType):  # type: ignore[type-arg]
     name = "HEX|TYPE:VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[bytes]:
+        """Return the bookmarks that the text may mean."""
         if isinstance(value, list):
             return value
         if _HEX.fullmatch(value):
