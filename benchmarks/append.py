@@ -11,6 +11,7 @@ bare loop then does too.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -81,8 +82,7 @@ def _ours(folder: Path, count: int, group: int | None) -> float:
 
         seconds = seconds_of(append)
         assert streamer.committed.total_entries == 5 * count
-    for file in (path.with_name("ours.db")).iterdir():
-        file.unlink()
+    shutil.rmtree(path.with_name("ours.db"))
     path.unlink()
     return seconds
 

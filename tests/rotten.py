@@ -9,6 +9,7 @@ from pathlib import Path
 import plyvel
 
 from sluice.datastream.file.bookmarks import SUM_KEY
+from sluice.datastream.file.index_database import own_folder
 from sluice.datastream.layout import PAGE_SIZE, page_start
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher
@@ -67,12 +68,12 @@ def page_bytes(data_dir: Path, page_number: int) -> bytes:
 
 def drop_sums(data_dir: Path) -> None:
     """Remove the checksums: a folder of an earlier version has none."""
-    with contextlib.closing(plyvel.DB(str(data_dir / "datastream.db"))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(data_dir / "datastream.db")))) as database:
         for key in [key for key, _ in database.iterator(prefix=SUM_KEY)]:
             database.delete(key)
 
 
 def stored_sums(data_dir: Path) -> set[int]:
     """Return the pages that have a checksum."""
-    with contextlib.closing(plyvel.DB(str(data_dir / "datastream.db"))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(data_dir / "datastream.db")))) as database:
         return {int.from_bytes(key[-8:], "big") for key, _ in database.iterator(prefix=SUM_KEY)}

@@ -6,7 +6,7 @@
 | block | begins with the number of the block before it, plus 1, after that one has ended |
 | block end | has the number of the block that is open; a batch end ends its block too, as in block 0 |
 | batch | the same, where batches are marked by events (current network) |
-| bookmark | of a block or batch: the number of its last one plus 1, or the same again for a batch |
+| bookmark | of a block or batch: the number of the last one of that form plus 1, or for a batch the same |
 
 The first of each kind is accepted. After a finding, the check continues from what it found.
 
@@ -14,6 +14,8 @@ Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP".
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from sluice.datastream.events.events import Event, event_of
 from sluice.datastream.events.network_events import (
@@ -40,9 +42,14 @@ _ORIGINAL_MARKS = {OriginalBookmarkType.BATCH: _BATCH, OriginalBookmarkType.L2_B
 
 
 class SanityCheck:
-    """A check of the order of entries."""
+    """A check of the order of entries.
 
-    def __init__(self) -> None:
+    Args:
+        read: returns the event of an entry; called once for each.
+    """
+
+    def __init__(self, read: Callable[[Entry], Event] = event_of) -> None:
+        self._read = read
         self.entry_count = 0
         self.finding_count = 0
         self._last: dict[str, int] = {}
@@ -56,7 +63,7 @@ class SanityCheck:
             f"entry {entry.number}: {text}"
             for text in (
                 *self._follow("entry", entry.number),
-                *self._feed_event(event_of(entry)),
+                *self._feed_event(self._read(entry)),
             )
         ]
         self.entry_count += 1
@@ -76,14 +83,14 @@ class SanityCheck:
                     self._open[_BLOCK] = None
                 return self._end(_BATCH, number)
             case Bookmark(type=kind, value=number) if kind in _NETWORK_MARKS:
-                return self._mark(_NETWORK_MARKS[BookmarkType(kind)], number)
+                return self._mark(_NETWORK_MARKS[BookmarkType(kind)], number, "network")
             case OriginalBookmark(type=kind, number=number) if kind in _ORIGINAL_MARKS:
-                return self._mark(_ORIGINAL_MARKS[OriginalBookmarkType(kind)], number)
+                return self._mark(_ORIGINAL_MARKS[OriginalBookmarkType(kind)], number, "original")
         return []
 
-    def _follow(self, what: str, number: int) -> list[str]:
-        expected = self._last.get(what, number - 1) + 1
-        self._last[what] = number
+    def _follow(self, what: str, number: int, form: str = "") -> list[str]:
+        expected = self._last.get(form + what, number - 1) + 1
+        self._last[form + what] = number
         return [] if number == expected else [f"{what} {number}, expected {expected}"]
 
     def _begin(self, what: str, number: int) -> list[str]:
@@ -101,8 +108,8 @@ class SanityCheck:
             return []
         return [f"end of {what} {number}, expected {'none' if expected is None else f'that of {expected}'}"]
 
-    def _mark(self, what: str, number: int) -> list[str]:
+    def _mark(self, what: str, number: int, form: str) -> list[str]:
         mark = f"bookmark of {what}"
-        if what == _BATCH and self._last.get(mark) == number:
+        if what == _BATCH and self._last.get(form + mark) == number:
             return []
-        return self._follow(mark, number)
+        return self._follow(mark, number, form)

@@ -2,6 +2,7 @@
 
     key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
     key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
+    key LAST_KEY (29 B)            value u64 big-endian, bytes: a bookmark of the last batch, number first
     key STREAM_KEY (25 B)          value: fingerprint of these entries (`fingerprint.py`)
     key TABLE_KEY, u64 (26 B)      value: the table of the data page of that number (`page_index.py`)
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
@@ -9,11 +10,13 @@
     key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
     key UPDATE_KEY (24 B)          value: an unfinished update in place (`updating.py`)
 
+The longer keys have a LevelDB of their own, inside the folder (`index_database.py`).
+
 Invariants
   - The stream completes the index and confirms its answers.
-  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write no
-    fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
-    twice PENDING_BOOKMARKS_MAX bookmarks.
+  - The count of covered entries and their fingerprint are of one batch. Their bookmarks are in the DB, or
+    `lacks_bookmarks` says so. Other programs write no such keys. The index may lag behind the stream; memory
+    holds the rest, at most twice PENDING_BOOKMARKS_MAX bookmarks.
   - A read-only opening works on a copy of the folder, made under shared locks.
 
 Source: docs/spec/stream-file.md section 3.
@@ -40,12 +43,24 @@ from sluice.datastream.file.folder_lock import (
     OtherFolderLocks,
     SharedFolderLock,
     bookmarks_folder,
+    fork_folder,
+    link_folder,
+)
+from sluice.datastream.file.index_database import (
+    COVERED_KEY,
+    UPDATE_KEY,
+    IndexDatabase,
+    OpenDatabase,
+    has_hole,
+    open_leveldb,
+    own_folder,
 )
 from sluice.datastream.file.page_index import PageTable, decode_table, encode_table
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS
 
 __all__ = [
     "COVERED_KEY",
+    "LAST_KEY",
     "STREAM_KEY",
     "SUMS_OF_KEY",
     "SUM_KEY",
@@ -66,15 +81,17 @@ REOPEN_ROOM_BYTES = 1 << 20
 """Free bytes that reopening a failed bookmark DB needs: LevelDB then writes new files and a table of its log.
 With less room the DB stays open, so that it can be read."""
 
-COVERED_KEY = b"sluice/entries-covered"
+LAST_KEY = b"sluice/bookmark-of-last-batch"
 STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
 SUM_KEY = b"sluice/page-sum/"
 SUMS_OF_KEY = b"sluice/page-sums-are-of"
 ANOTHER_KEY = b"sluice/opened-by-another"
-UPDATE_KEY = b"sluice/update-under-way!"
 # No bookmark can have these keys.
-assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPDATE_KEY))) > BOOKMARK_SIZE_MAX
+assert (
+    min(map(len, (COVERED_KEY, LAST_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPDATE_KEY)))
+    > BOOKMARK_SIZE_MAX
+)
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
@@ -82,53 +99,6 @@ _GONE = -1
 
 Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
 """Bookmarks about to be recorded; the pending ones among them; the pending covered count."""
-
-OpenDatabase = Callable[[str], Any]
-"""Opens the LevelDB in a folder."""
-
-_LOG_BLOCK_SIZE = 32_768
-_LOG_HEAD = struct.Struct("<IHB")
-
-
-def has_hole(log: bytes) -> bool:
-    """Return whether a LevelDB log has zeros in place of records, with records behind them.
-
-        file      block of 32,768 bytes | block | ...         the last one may be shorter
-        block     record | record | ... | up to 6 zeros, where no head fits
-        record    crc u32 | size u16 | type u8, 1 to 4 | data                   little-endian
-
-    LevelDB does not flush its log with each batch, so a power failure or a failing disk may leave zeros in
-    place of batches that others follow. LevelDB notices a cut record, but skips zeros that begin where a
-    record ends: batches are gone, and later ones claim that the index covers everything. Zeros up to the end
-    are no hole: the last batches take their count of covered entries with them. MANIFEST files have the same
-    form.
-
-    Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
-    """
-    used = len(log.rstrip(b"\0"))
-    for start in range(0, used, _LOG_BLOCK_SIZE):
-        position, end = start, min(start + _LOG_BLOCK_SIZE, used)
-        while position + _LOG_HEAD.size <= end:
-            checksum, size, kind = _LOG_HEAD.unpack_from(log, position)
-            if not (checksum or size or kind):
-                return True
-            position += _LOG_HEAD.size + size
-    return False
-
-
-def open_leveldb(folder: str) -> Any:
-    """Open or create the LevelDB in a folder.
-
-    Raises:
-        plyvel.CorruptionError: it is damaged, or a log has a hole.
-        plyvel.Error, OSError: it cannot be opened.
-    """
-    for pattern in ("*.log", "MANIFEST-*"):
-        for path in Path(folder).glob(pattern):
-            if has_hole(path.read_bytes()):
-                raise plyvel.CorruptionError(f"{path.name} has a hole")
-    # Bytes, since plyvel refuses a name that is not UTF-8.
-    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
 
 
 class Notes:
@@ -223,8 +193,9 @@ class BookmarkIndex:
 
     Args:
         stream_path: the stream file; its name gives the folder.
-        open_database: opens the LevelDB.
+        open_database: opens a LevelDB.
         read_only: work on a copy of the folder.
+        folder: instead of the one that the name gives.
 
     Raises:
         StreamInUse: another opener has the folder.
@@ -232,9 +203,14 @@ class BookmarkIndex:
     """
 
     def __init__(
-        self, stream_path: Path, open_database: OpenDatabase = open_leveldb, *, read_only: bool = False
+        self,
+        stream_path: Path,
+        open_database: OpenDatabase = open_leveldb,
+        *,
+        read_only: bool = False,
+        folder: Path | None = None,
     ) -> None:
-        self.folder = bookmarks_folder(stream_path)
+        self.folder = bookmarks_folder(stream_path) if folder is None else folder
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
         self.notes = Notes(self._get_value)
@@ -252,6 +228,10 @@ class BookmarkIndex:
         """The number of entries that the DB covers; None if it does not say."""
         self._sync_next = False
         """Flush the next batch: older contents of the DB would contradict the stream."""
+        self._keys_first = False
+        """The next batch takes bookmarks away: lower the count before."""
+        self._writes_keys_first = False
+        """The same of the batch under way."""
         self.failed = False
         """A write may have failed: reopen the DB before the next one."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
@@ -271,6 +251,10 @@ class BookmarkIndex:
         try:
             self._lock = FolderLock(stream_path, self.folder)
             try:
+                if not read_only:
+                    fork = fork_folder(stream_path)
+                    if fork != stream_path and not os.path.lexists(fork):
+                        link_folder(fork, self.folder)
                 self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
                 self._open()
                 with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
@@ -293,7 +277,7 @@ class BookmarkIndex:
         self.sums_hold = not self.was_opened_by_another and self._get_value(SUMS_OF_KEY) == self.fingerprint
         if self.was_opened_by_another and not read_only:
             try:
-                self._database.put(ANOTHER_KEY, b"", sync=True)
+                self._database.keys.put(ANOTHER_KEY, b"", sync=True)
             except (plyvel.Error, OSError) as error:
                 raise BookmarksUnavailable(self.folder, error) from error
 
@@ -301,10 +285,11 @@ class BookmarkIndex:
         try:
             self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
             copy = Path(self._copy.name) / "index.db"
-            copy.mkdir()
-            for pattern in _DATABASE_FILES:
-                for path in self.folder.glob(pattern):
-                    shutil.copyfile(path, copy / path.name)
+            for source, target in ((self.folder, copy), (own_folder(self.folder), own_folder(copy))):
+                target.mkdir()
+                for pattern in _DATABASE_FILES:
+                    for path in source.glob(pattern):
+                        shutil.copyfile(path, target / path.name)
         except OSError as error:
             self._release_others()
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
@@ -322,7 +307,7 @@ class BookmarkIndex:
     def _open(self) -> None:
         """Open the DB; replace a damaged one by an empty one, for the opening to fill."""
         try:
-            self._database = self._open_database(str(self.folder))
+            self._database = IndexDatabase(self.folder, self._open_database)
         except plyvel.CorruptionError as error:
             self.damage = BookmarksUnavailable(self.folder, error).reason
             if self._copy is None:
@@ -336,15 +321,16 @@ class BookmarkIndex:
     def _open_after_removal(self) -> None:
         try:
             self._lock.renew()
-            self._database = self._open_database(str(self.folder))
+            self._database = IndexDatabase(self.folder, self._open_database)
         except (plyvel.Error, OSError) as error:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def _remove_files(self) -> None:
         try:
-            for pattern in _DATABASE_FILES:
-                for path in self.folder.glob(pattern):
-                    path.unlink()
+            for folder in (own_folder(self.folder), self.folder):
+                for pattern in _DATABASE_FILES:
+                    for path in folder.glob(pattern):
+                        path.unlink()
         except OSError as error:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
@@ -358,7 +344,7 @@ class BookmarkIndex:
         """
         number = self._recorded(bookmark)
         if number is None:
-            return self._get_number(bookmark)
+            return self._number_in_database(bookmark)
         return None if number == _GONE else number
 
     def get_recorded(self, bookmark: bytes) -> int | None:
@@ -373,20 +359,45 @@ class BookmarkIndex:
     @property
     def covered(self) -> int | None:
         """Number of entries that the DB covers; None if it does not say."""
-        return self._get_number(COVERED_KEY)
+        return _number(self._get_value(COVERED_KEY))
 
-    def _get_value(self, key: bytes) -> bytes | None:
+    @property
+    def lacks_bookmarks(self) -> bool:
+        """Whether bookmarks of covered entries are missing: a power failure took batches, or files were lost.
+
+        LevelDB loses the newest batches first, so one bookmark of the last batch tells.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        last = self._get_value(LAST_KEY)
+        if last is None or len(last) < _U64.size:
+            return False
+        number = self._number_in_database(last[_U64.size :])
+        # A Go program may have added it again.
+        return number is None or number < _U64.unpack_from(last)[0]
+
+    @property
+    def was_changed_by_another(self) -> bool:
+        """Whether bookmarks past the count may be those of a program that rolled back or truncated."""
+        return self.was_opened_by_another or bool(self._database.is_old)
+
+    def _number_in_database(self, bookmark: bytes) -> int | None:
         with self._guard:
             try:
-                value: bytes | None = self._database.get(key)
+                value: bytes | None = self._database.bookmarks.get(bookmark)
+            except (plyvel.Error, RuntimeError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+        return _number(value)
+
+    def _get_value(self, key: bytes) -> bytes | None:
+        """Return the value of one of our keys, or None."""
+        with self._guard:
+            try:
+                value: bytes | None = self._database.keys.get(key)
             except (plyvel.Error, RuntimeError) as error:
                 raise BookmarksUnavailable(self.folder, error) from error
         return value
-
-    def _get_number(self, key: bytes) -> int | None:
-        value = self._get_value(key)
-        # A value of another length is not ours; a missing count has the index rebuilt.
-        return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
 
     def get_table(self, page_number: int) -> PageTable | None:
         """Return the table of a data page, or None."""
@@ -401,7 +412,12 @@ class BookmarkIndex:
     @property
     def update_record(self) -> bytes | None:
         """The record of an unfinished update in place."""
-        return self._get_value(UPDATE_KEY)
+        with self._guard:
+            try:
+                value: bytes | None = self._database.bookmarks.get(UPDATE_KEY)
+            except (plyvel.Error, RuntimeError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+        return value
 
     def highest_number(self, count_max: int) -> int | None:
         """Return the highest entry number of the first `count_max` bookmarks; None without any.
@@ -411,7 +427,7 @@ class BookmarkIndex:
         """
         highest: int | None = None
         try:
-            with self._guard, self._database.iterator() as pairs:
+            with self._guard, self._database.bookmarks.iterator() as pairs:
                 for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
                     if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
                         highest = max(_U64.unpack(value)[0], -1 if highest is None else highest)
@@ -426,7 +442,7 @@ class BookmarkIndex:
             BookmarksUnavailable: the DB cannot be read.
         """
         try:
-            with self._database.iterator() as pairs:
+            with self._database.bookmarks.iterator() as pairs:
                 for key, value in pairs:
                     if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
                         yield key, _U64.unpack(value)[0]
@@ -472,7 +488,7 @@ class BookmarkIndex:
         """
         self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
         self._pending_covered = covered
-        self._sync_next = True
+        self._sync_next = self._keys_first = True
         for prefix in (TABLE_KEY, SUM_KEY):
             first = prefix + _U64.pack(page_count)
             try:
@@ -489,7 +505,7 @@ class BookmarkIndex:
         """
         try:
             stop = prefix[:-1] + bytes((prefix[-1] + 1,))
-            with self._guard, self._database.iterator(start=first or prefix, stop=stop) as pairs:
+            with self._guard, self._database.keys.iterator(start=first or prefix, stop=stop) as pairs:
                 return dict(pairs)
         except (plyvel.Error, RuntimeError) as error:
             raise BookmarksUnavailable(self.folder, error) from error
@@ -549,33 +565,47 @@ class BookmarkIndex:
         fingerprint = self._fingerprint()
         try:
             self._lock.check()  # LevelDB writes its open files even if the folder is gone
-            batch = self._database.write_batch(sync=self._sync_next)
+            batch = self._database.write_batch(sync=self._sync_next, keys_first=self._keys_first)
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
             raise BookmarksUnavailable(self.folder, error) from error
-        put, pack = batch.put, _U64.pack
+        put, pack = batch.keys.put, _U64.pack
         kept = self._pending
+        last = next(reversed(kept.items()), None)
         if _GONE in kept.values():  # only after a truncation or an update
             kept = {bookmark: number for bookmark, number in kept.items() if number != _GONE}
             for bookmark in self._pending.keys() - kept.keys():
-                batch.delete(bookmark)
+                batch.bookmarks.delete(bookmark)
+            last = next(reversed(kept.items()), None) or self._one_that_stays()
+            if last is None:
+                batch.keys.delete(LAST_KEY)
         # Faster than a loop; `put` returns None.
-        any(map(put, kept, map(pack, kept.values())))
+        any(map(batch.bookmarks.put, kept, map(pack, kept.values())))
+        if last is not None:
+            put(LAST_KEY, pack(last[1]) + last[0])
         if self._pending_covered is not None:
             put(COVERED_KEY, pack(self._pending_covered))
             if self.was_opened_by_another:
-                batch.delete(ANOTHER_KEY)
+                batch.keys.delete(ANOTHER_KEY)
                 self.was_opened_by_another = False
         if fingerprint is not None:
             put(STREAM_KEY, fingerprint)
             put(SUMS_OF_KEY, fingerprint)
-        self.notes.add_to(batch)
+        self.notes.add_to(batch.keys)
         # In this order, since readers look into the first, then into the second.
         self._writing = self._pending
         self._pending = {}
         self._sync_next = False
+        self._writes_keys_first, self._keys_first = self._keys_first, False
         self._writing_covered, self._pending_covered = self._pending_covered, None
         return batch
+
+    def _one_that_stays(self) -> tuple[bytes, int] | None:
+        """Return a bookmark of the DB that the next batch leaves as it is."""
+        for _, (bookmark, number) in zip(range(len(self._pending) + 1), self.items(), strict=False):
+            if bookmark not in self._pending:
+                return bookmark, number
+        return None
 
     def _fingerprint(self) -> bytes | None:
         """Return the fingerprint for the next batch; None keeps the one before."""
@@ -629,6 +659,7 @@ class BookmarkIndex:
             self._pending_covered = self._writing_covered
         self.notes.roll_back()
         self._writing, self._writing_covered = {}, None
+        self._keys_first |= self._writes_keys_first
         self._sync_next = True  # that batch may have needed a flush
 
     def put_update_record(self, record: bytes | None) -> None:
@@ -641,9 +672,9 @@ class BookmarkIndex:
         try:
             self._lock.check()
             if record is None:
-                self._database.delete(UPDATE_KEY, sync=True)
+                self._database.bookmarks.delete(UPDATE_KEY, sync=True)
             else:
-                self._database.put(UPDATE_KEY, record, sync=True)
+                self._database.bookmarks.put(UPDATE_KEY, record, sync=True)
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
             raise BookmarksUnavailable(self.folder, error) from error
@@ -663,7 +694,7 @@ class BookmarkIndex:
                 self._lock.check()  # before closing the DB: a deleted one can still be read
                 self._close_database()
                 self._lock.renew()
-                self._database = self._open_database(str(self.folder))
+                self._database = IndexDatabase(self.folder, self._open_database)
             except (plyvel.Error, OSError) as error:
                 raise BookmarksUnavailable(self.folder, error) from error
         self._refuse_lost_entries()
@@ -676,7 +707,7 @@ class BookmarkIndex:
         if written is None:
             return
         expected = written if pending is None else min(written, pending)
-        found = self.covered
+        found = 0 if self.lacks_bookmarks else self.covered
         if found is None or found < expected:
             with self._guard:
                 self._close_database()
@@ -728,6 +759,13 @@ class BookmarkIndex:
                 self.write_pending()
         self.write_pending()
 
+    def move_keys(self) -> None:
+        """Move the keys of an earlier version out of the shared DB; if that fails, the next batch does it."""
+        try:
+            self._database.move_keys()
+        except (plyvel.Error, OSError) as error:
+            _logger.debug("%s: our keys are not moved yet: %s", self.folder, error)
+
     def _close_database(self) -> None:
         database, self._database = self._database, _Closed()
         database.close()
@@ -741,6 +779,11 @@ class BookmarkIndex:
         finally:
             self._lock.release()
             self._release_others()
+
+
+def _number(value: bytes | None) -> int | None:
+    # A value of another length is not ours; a missing count has the index rebuilt.
+    return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
 
 
 class _Closed:

@@ -41,7 +41,7 @@ from sluice.datastream.layout import (
 )
 from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 
-__all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
+__all__ = ["Evidence", "Tail", "entries_behind", "evidence_of", "holds_bookmarks_of"]
 
 BOOKMARKS_COMPARED_AT_OPEN_MAX = 16
 """Bookmarks that opening compares with the entries if the index is ahead: a different one means another
@@ -127,16 +127,19 @@ def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
             whole = replace(file.header(file.committed), total_length=file.disk.size(), total_entries=U64_MAX)
             if is_of_stream(fingerprint, whole, file.disk.pread):
                 return Evidence(file, covered, Committed(*totals), index_is_of_file=True)
-        return Evidence(file, covered, None, index_is_of_file=_holds_its_bookmarks(file, bookmarks))
+        return Evidence(file, covered, None, index_is_of_file=holds_bookmarks_of(file, bookmarks))
     except BookmarksUnavailable:  # it is found unreadable again, and made anew
         return Evidence(file, None, None, index_is_of_file=False)
 
 
-def _holds_its_bookmarks(file: StreamFile, bookmarks: BookmarkIndex) -> bool:
+def holds_bookmarks_of(
+    file: StreamFile, bookmarks: BookmarkIndex, count_max: int = BOOKMARKS_COMPARED_AT_OPEN_MAX
+) -> bool:
+    """Return whether an index holds bookmarks of a file, and none of another among the first `count_max`."""
     total_entries = file.committed.total_entries
     found = 0
     for looked_at, (bookmark, number) in enumerate(bookmarks.items()):
-        if found == BOOKMARKS_COMPARED_AT_OPEN_MAX or looked_at == BOOKMARKS_COMPARED_AT_OPEN_MAX << 10:
+        if found == count_max or looked_at == count_max << 10:
             break
         if number >= total_entries:
             continue

@@ -32,12 +32,17 @@ __all__ = [
     "OtherFolderLocks",
     "SharedFolderLock",
     "bookmarks_folder",
+    "fork_folder",
+    "has_database",
+    "link_folder",
     "other_folders",
     "relative_folders",
 ]
 
-_OPENED_BY_GO = b" db@open "
-_LOG_LOOKED_AT_BYTES = 1 << 20
+_WRITTEN_BY_GO = (b"=============== ", b" db@open ")
+"""goleveldb logs the first on each opening, on each new day and in each new LOG."""
+_LOG_LOOKED_AT_BYTES = 1 << 21
+"""goleveldb begins a new LOG at 1 MiB."""
 _logger = logging.getLogger(__name__)
 _held: dict[tuple[int, int], FolderLock] = {}
 """(device, inode) of the LOCK files that this process has locked to write."""
@@ -180,6 +185,12 @@ def bookmarks_folder(stream_path: Path) -> Path:
     return stream_path.with_name(stream_path.name.split(".", 1)[0] + ".db")
 
 
+def fork_folder(stream_path: Path) -> Path:
+    """Return the folder of the reference's fork: the path up to the last `.` of the name, plus `.db`."""
+    name = stream_path.name
+    return stream_path.with_name((name.rpartition(".")[0] if "." in name else name) + ".db")
+
+
 def other_folders(stream_path: Path) -> list[Path]:
     """Return the other folders in which Go programs may keep, and lock, the bookmarks of this file.
 
@@ -202,8 +213,24 @@ def other_folders(stream_path: Path) -> list[Path]:
         for part in (*reversed(path.parents), path):
             if "." in part.name:
                 found[str(bookmarks_folder(part))] = None
-        found[str(path.with_name((path.name.rpartition(".")[0] or path.name) + ".db"))] = None
-    return [Path(name) for name in found if name != ours]
+        found[str(fork_folder(path))] = None
+    files = {os.path.normpath(given), os.path.realpath(given)}  # a file may have the name of a folder
+    return [Path(name) for name in found if name != ours and name not in files]
+
+
+def has_database(folder: Path) -> bool:
+    """Return whether a folder holds a LevelDB, not just a LOCK."""
+    return (folder / "CURRENT").exists()
+
+
+def link_folder(link: Path, folder: Path) -> bool:
+    """Make a relative link to a bookmark folder; return whether it could be made."""
+    try:
+        link.symlink_to(os.path.relpath(os.path.realpath(folder), os.path.realpath(link.parent)))
+    except OSError as error:
+        _logger.debug("%s: no link to %s: %s", link, folder, error)
+        return False
+    return True
 
 
 def relative_folders(stream_path: Path) -> list[Path]:
@@ -307,6 +334,7 @@ def _was_opened_by_go(folder: Path) -> bool:
     try:
         with (folder / "LOG").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))
-            return _OPENED_BY_GO in file.read()
+            text = file.read()
+            return any(mark in text for mark in _WRITTEN_BY_GO)
     except OSError:
         return False

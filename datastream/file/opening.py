@@ -3,7 +3,8 @@
     1  lock the file itself                       no other program has it open for writing, by whatever name
     2  check header, page heads, last page        nothing is changed or made before these are sound; without a
                                                   folder, every page
-    3  lock the bookmark folders                  a Go program locks one of them
+    3  adopt a Go program's bookmark folder       if there is none of ours
+       lock the bookmark folders                  a Go program locks one of them
        check the header again                     a Go program may have written until now
     4  does anything know more than the header    `evidence.py`; if so, nothing is changed
     5  finish the update, trim the tail           `recovery.py`; pages are walked before they are indexed
@@ -22,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -37,12 +39,13 @@ from sluice.datastream.errors import (
     UpdateUnfinished,
 )
 from sluice.datastream.file.appending import Appender
-from sluice.datastream.file.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
+from sluice.datastream.file.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder, open_leveldb
 from sluice.datastream.file.disk import Disk, RealDisk, create_file
-from sluice.datastream.file.evidence import Evidence, evidence_of
+from sluice.datastream.file.evidence import Evidence, evidence_of, holds_bookmarks_of
 from sluice.datastream.file.file_lock import lock_stream_file, refuse_other_writers
 from sluice.datastream.file.file_system import flush_folder
 from sluice.datastream.file.fingerprint import is_of_stream
+from sluice.datastream.file.folder_lock import has_database, link_folder, other_folders, relative_folders
 from sluice.datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
 from sluice.datastream.file.recovery import (
     Access,
@@ -71,6 +74,10 @@ __all__ = ["Judge", "OpeningOptions", "open_parts"]
 _logger = logging.getLogger(__name__)
 
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
+_TWO_FOLDERS = (
+    "%s: its bookmarks are in %s; a Go program that uses %s does not find those added since. For both to use "
+    "that one, close the stream, delete %s, and open it again"
+)
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """A page's bookmarks, and how many entries the index covers with them."""
 Judge = Callable[[Evidence], Committed | None]
@@ -116,6 +123,8 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
             # An empty file is no new stream: new files appear whole, so something has emptied this one.
             if disk is not None and (read_only or options.disk is None or disk.size()):
                 file = _load_or_doubt(path, disk, options)
+            if not read_only and file is not None:
+                _adopt_folder(file, options)
             bookmarks = _open_bookmarks(path, options)
             undo.callback(bookmarks.close)
             # Before the locks, another opener may have made the file or added to it.
@@ -177,7 +186,7 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
         # A header that is not on disk is one whose flush failed: nobody was told of its commit.
         disk.refresh(HEADER_PAGE_SIZE, 0)
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
-    has_folder = bookmarks_folder(path).is_dir()
+    has_folder = bookmarks_folder(path).is_dir() or bool(_folders_of_go(path))
     try:
         # Without a folder all pages make the index, and a refused file gets no folder.
         file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
@@ -186,6 +195,56 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
             raise
         file.refusal = refusal
     return file
+
+
+def _folders_of_go(path: Path) -> list[Path]:
+    """Return the folders of Go programs that may hold bookmarks of this file; none is our own."""
+    own = os.path.realpath(bookmarks_folder(path))
+    folders = (*other_folders(path), *relative_folders(path))
+    return [folder for folder in folders if has_database(folder) and os.path.realpath(folder) != own]
+
+
+def _adopt_folder(file: StreamFile, options: OpeningOptions) -> None:
+    """Make our folder a link to that of a Go program, if we have none and it holds this file's bookmarks.
+
+    So both use one, with the locks of both. Our own folder is linked under the name that the fork gives it.
+
+    Raises:
+        StreamInUse: a Go program has one of them.
+        BookmarksUnavailable: our folder is a broken link.
+    """
+    own, found = bookmarks_folder(file.path), _folders_of_go(file.path)
+    if own.is_symlink() and not own.exists():
+        what = f"it is a link to {own.readlink()}, and there is no folder"
+        raise BookmarksUnavailable(own, f"{what}; delete the link, and the bookmarks are taken from the file")
+    if own.exists():
+        for folder in found if has_database(own) else ():
+            _logger.warning(_TWO_FOLDERS, file.path, own, folder, own.name)
+    else:
+        for folder in found:
+            with contextlib.suppress(*([StreamInUse] if folder.name == ".db" else [])):
+                if _is_folder_of(file, folder, options) and link_folder(own, folder):
+                    _logger.info("%s: the bookmarks are in %s, as a Go program left them", file.path, folder)
+                    break
+
+
+def _is_folder_of(file: StreamFile, folder: Path, options: OpeningOptions) -> bool:
+    """Return whether a Go program's folder is only for this file.
+
+    Beside the file, its name says so, unless all it holds is another file's. Elsewhere it may be for many
+    files, and their bookmarks must stay.
+    """
+    open_database = options.open_database or open_leveldb
+    index = BookmarkIndex(file.path, open_database, read_only=True, folder=folder)
+    with contextlib.closing(index), contextlib.suppress(BookmarksUnavailable):
+        fingerprint = index.fingerprint
+        if fingerprint is not None:
+            return is_of_stream(fingerprint, file.header(file.committed), file.disk.pread)
+        is_beside = os.path.realpath(folder.parent) == os.path.realpath(file.path.parent)
+        if is_beside and folder.name != ".db":
+            return index.highest_number(1) is None or holds_bookmarks_of(file, index, 1)
+        return holds_bookmarks_of(file, index, options.limits.bookmarks_checked_at_open_max)
+    return False
 
 
 def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
@@ -246,8 +305,14 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
     appender = Appender(file, options.growth_pages)
+    covered: int | None = None
+    if index_state in (IndexState.LEVEL, IndexState.BEHIND):
+        covered = bookmarks.covered
+        if bookmarks.lacks_bookmarks:
+            covered = _covered_by_bookmarks(file, bookmarks, covered or 0)
+            index_state = IndexState.BEHIND if covered else IndexState.MISSING
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
-    covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
+    covered = covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
     differing: set[int] = set()
     for action in actions:
@@ -285,7 +350,20 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     if not actions or actions[-1] is Action.TRIM_TAIL:
         differing |= _flush_found(appender, bookmarks, options)
     _open_sums(file, bookmarks, differing)
+    if options.access is Access.WRITE:
+        bookmarks.move_keys()
     return appender
+
+
+def _covered_by_bookmarks(file: StreamFile, bookmarks: BookmarkIndex, covered: int) -> int:
+    """Return how many entries an index covers that has lost the bookmarks of its last batches."""
+    with contextlib.suppress(EntriesDisagree):
+        for page_number in range(file.index.page_of_entry(covered), -1, -1):
+            for bookmark, number in reversed(file.walk(page_number).bookmarks):
+                found = bookmarks.get(bookmark)
+                if number < covered and found is not None and found >= number:
+                    return number + 1
+    return 0
 
 
 def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
@@ -405,7 +483,12 @@ def _index_state(
         is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
-        covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more
+        covered,
+        highest_number,
+        header.total_entries,
+        is_foreign=is_foreign,
+        knows_more=knows_more,
+        is_only_ours=not bookmarks.was_changed_by_another,
     )
 
 

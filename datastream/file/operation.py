@@ -235,12 +235,8 @@ class _Mark(NamedTuple):
 _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
-_RESERVED: dict[int, str] = {
-    # The index would lack its bookmark until it is rebuilt.
-    BOOKMARK_TYPE: "is a bookmark; use add_stream_bookmark",
-    # An Entry command that found nothing is answered with this type.
-    NOT_FOUND_TYPE: "means 'not found' to clients",
-}
+_SPECIAL = frozenset((BOOKMARK_TYPE, NOT_FOUND_TYPE))
+"""Entry types that `add_entry` notes, or refuses."""
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
@@ -285,6 +281,7 @@ class OperationGroup:
         "page_starts",
         "sealed_bookmarks",
         "state",
+        "unindexed",
     )
 
     def __init__(
@@ -309,6 +306,8 @@ class OperationGroup:
         """The same of the sealed operations before it."""
         self.checkpoints: list[int] = []
         """File offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        self.unindexed: set[int] = set()
+        """Entries of type 0xb0 that were not added as bookmarks."""
         self._size_max = size_max
         self._mark: _Mark | None = None
         self._room = 0
@@ -328,6 +327,7 @@ class OperationGroup:
         self.bookmarks.clear()
         self.sealed_bookmarks.clear()
         self.checkpoints.clear()
+        self.unindexed.clear()
 
     @property
     def end(self) -> Committed:
@@ -393,6 +393,8 @@ class OperationGroup:
             self.sealed_bookmarks.clear()
         if self.checkpoints:
             self.checkpoints.clear()
+        if self.unindexed:
+            self.unindexed.clear()
         if self.page_starts:
             self.page_starts.clear()
             self.page_ends.clear()
@@ -432,6 +434,7 @@ class OperationGroup:
         del self.page_ends[mark.page_ends :]
         del self.checkpoints[mark.checkpoints :]
         self.number_next = mark.number
+        self.unindexed = {number for number in self.unindexed if number < mark.number}
         self._room_kept = mark.room
         if self.state in ADDING:
             self._room = mark.room
@@ -452,7 +455,7 @@ class OperationGroup:
             entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         except struct.error:
             raise self._refusal(Call.ADD_ENTRY, entry_type, size) from None
-        if size > self._room or entry_type in _RESERVED or len(entry) != size:
+        if size > self._room or entry_type in _SPECIAL or len(entry) != size:
             self._admit(Call.ADD_ENTRY, entry_type, size, len(entry))
         if not number & _CHECKPOINT_MASK:
             self.checkpoints.append(self.base[0] + len(self.buffer))
@@ -471,7 +474,7 @@ class OperationGroup:
         mark = self._mark_here()
         sizes = [ENTRY_HEAD_SIZE + len(one) for one in data]
         ends = [0, *accumulate(sizes)]
-        plain = _RESERVED.keys().isdisjoint(entry_types)
+        plain = _SPECIAL.isdisjoint(entry_types)
         at = 0
         try:
             while at < len(sizes):
@@ -549,12 +552,15 @@ class OperationGroup:
         next_state(self.state, call)
         if bytes_count != size:
             raise _not_bytes(size, bytes_count)
-        if call is Call.ADD_ENTRY and entry_type in _RESERVED:
-            raise EntryTypeReserved(entry_type, _RESERVED[entry_type])
+        if entry_type == NOT_FOUND_TYPE:
+            # An Entry command that found nothing is answered with this type.
+            raise EntryTypeReserved(entry_type, "means 'not found' to clients")
         if call is Call.ADD_BOOKMARK and not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
             raise BookmarkSizeWrong(size - ENTRY_HEAD_SIZE, BOOKMARK_SIZE_MAX)
         if size > self._room:
             self._turn_page(size)
+        if call is Call.ADD_ENTRY and entry_type == BOOKMARK_TYPE:
+            self.unindexed.add(self.number_next)
 
     def _turn_page(self, size: int) -> None:
         """Pad the page and begin the next, for an entry of `size` bytes."""
@@ -587,6 +593,8 @@ class OperationGroup:
     def update(self, number: int, entry_type: int, data: bytes) -> None:
         """Replace an entry of the open operation by any entry or bookmark; later ones move.
 
+        In place of an entry of type 0xb0 that is no bookmark, another of that type is none, either.
+
         Raises:
             As `DataStreamer.update_entry_data`; nothing was changed.
         """
@@ -598,19 +606,19 @@ class OperationGroup:
         if number < first_number:
             raise EntrySealed(number)
         entries = self._entries_of_open_operation()
-        before = list(entries)
+        before, unindexed = list(entries), set(self.unindexed)
         entries[number - first_number] = (entry_type, bytes(data))
         self._back_to_mark()
         try:
-            self._add_all(entries)
+            self._add_all(entries, unindexed)
         except BaseException:
             self._back_to_mark()
-            self._add_all(before)
+            self._add_all(before, unindexed)
             raise
 
-    def _add_all(self, entries: list[tuple[int, bytes]]) -> None:
+    def _add_all(self, entries: list[tuple[int, bytes]], unindexed: set[int]) -> None:
         for entry_type, data in entries:
-            if entry_type == BOOKMARK_TYPE:
+            if entry_type == BOOKMARK_TYPE and self.number_next not in unindexed:
                 self.add_bookmark(data)
             else:
                 self.add_entry(entry_type, data)

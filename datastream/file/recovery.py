@@ -177,6 +177,7 @@ def index_state_of(
     *,
     is_foreign: bool = False,
     knows_more: bool = False,
+    is_only_ours: bool = False,
 ) -> IndexState:
     """Compare the index with the stream.
 
@@ -186,6 +187,8 @@ def index_state_of(
         total_entries: number of committed entries.
         is_foreign: whether it names another stream. Another program's index names none and is believed.
         knows_more: whether it covers more than this stream's committed entries (`evidence.py`).
+        is_only_ours: whether no other program wrote bookmarks since the count was written, which a crash may
+            have prevented.
     """
     if covered is None:
         return IndexState.MISSING
@@ -193,9 +196,10 @@ def index_state_of(
         return IndexState.KNOWS_MORE
     if is_foreign:
         return IndexState.FOREIGN
-    # Our bookmarks are written together with the count, so one past it comes from another program, which may
-    # also leave those of entries that it rolled back or truncated.
-    if covered > total_entries or (highest_number is not None and highest_number >= covered):
+    # A bookmark past the count may be another program's, which may also leave those of entries that it rolled
+    # back or truncated.
+    sound_end = total_entries if is_only_ours else covered
+    if covered > total_entries or (highest_number is not None and highest_number >= sound_end):
         return IndexState.AHEAD
     return IndexState.LEVEL if covered == total_entries else IndexState.BEHIND
 

@@ -190,7 +190,8 @@ class DataStreamer:
         """Append an entry to the open operation and return the number it will have.
 
         Args:
-            entry_type: u32, neither 0xb0 (a bookmark, see `add_stream_bookmark`) nor 0xffffffff.
+            entry_type: u32, not 0xffffffff. An entry of type 0xb0 is not indexed, unless the index is made or
+                completed from the file, where it looks like a bookmark; see `add_stream_bookmark`.
             data: up to 1,048,559 bytes.
 
         Raises:
@@ -206,6 +207,16 @@ class DataStreamer:
             As `add_stream_entry`, for the first refused entry; the operation stays as it was.
         """
         self._group.add_entries(entry_types, data)
+
+    def add_copy(self, entry: Entry) -> int:
+        """Append an entry of another stream: as a bookmark, if its type and size are those of one.
+
+        Raises:
+            As `add_stream_entry`.
+        """
+        if entry.is_bookmark and BOOKMARK_SIZE_MIN <= len(entry.data) <= BOOKMARK_SIZE_MAX:
+            return self._group.add_bookmark(entry.data)
+        return self._group.add_entry(entry.type, entry.data)
 
     def add_stream_bookmark(self, bookmark: bytes) -> int:
         """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number.

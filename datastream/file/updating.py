@@ -249,10 +249,13 @@ class Changer:
 
     def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
         corrected: dict[bytes, int | None] = {}
+        known = self._bookmarks.get(old)
+        if known is None or known < number:  # an entry of this type that is not in the index
+            return {}
         pointed = self._bookmarks.get(new)
         if pointed is None or pointed < number:
             corrected[new] = number
-        if self._bookmarks.get(old) == number:
+        if known == number:
             corrected.update(self._newest_before({old}, number))
         return corrected
 

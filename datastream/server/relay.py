@@ -220,10 +220,7 @@ class Relay:
             ):
                 await client.start(first)
                 async for entry in client.entries():
-                    if entry.is_bookmark:
-                        group.add_bookmark(entry.data)
-                    else:
-                        group.add_entry(entry.type, entry.data)
+                    group.add_entry(entry.type, entry.data)
                     if entry.number >= end - 1:
                         break
             page = bytes(group.buffer).ljust(PAGE_SIZE, b"\0")
@@ -249,10 +246,7 @@ def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
     streamer.start_atomic_op()
     for entry in entries:
         try:
-            if entry.is_bookmark:
-                streamer.add_stream_bookmark(entry.data)
-            else:
-                streamer.add_stream_entry(entry.type, entry.data)
+            streamer.add_copy(entry)
         except MisuseError as error:
             streamer.rollback_atomic_op()
             raise EntryNotRelayed(entry.number, str(error)) from error

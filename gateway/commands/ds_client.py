@@ -1,7 +1,8 @@
 """`sluice ds client`: queries a data streamer, or prints what it streams.
 
 Of several servers the client asks the first that answers in time; "not found" is an answer, too. With
-`--sanitycheck` it does not reconnect, so that gaps show. An entry is one line, for people or as JSON:
+`--sanitycheck` it does not reconnect, so that gaps show. An entry is one line, for people or as JSON; items
+of blocks have their names in BlockItem (`ds_entries.py`):
 
     entry 4  Bookmark  type=l2_block value=1
     {"entry": 4, "type": 176, "event": "Bookmark", "values": {"type": "l2_block", "value": 1}}
@@ -22,11 +23,12 @@ import click
 from sluice.datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower, StreamHeader
 from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
-from sluice.datastream.events.events import event_name, event_of, event_values
+from sluice.datastream.events.events import event_of
 from sluice.datastream.events.network_events import Bookmark, BookmarkType
 from sluice.datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
 from sluice.datastream.events.sanity import SanityCheck
-from sluice.datastream.limits import FollowLimits
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, FollowLimits
+from sluice.gateway.commands.ds_entries import EntryReader
 from sluice.gateway.commands.ds_options import (
     ServersType,
     connecting_context,
@@ -36,7 +38,7 @@ from sluice.gateway.commands.ds_options import (
 from sluice.gateway.commands.tls_options import client_tls_options
 from sluice.gateway.transport.channels import ClientTls
 
-__all__ = ["bookmarks_of", "client", "entry_line", "header_line"]
+__all__ = ["BookmarkForms", "bookmarks_of", "client", "entry_line", "header_line"]
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -47,6 +49,8 @@ _KINDS = {
     "batch": (OriginalBookmarkType.BATCH, BookmarkType.BATCH),
 }
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+_HEX = re.compile(rf"([0-9a-fA-F]{{2}}){{1,{BOOKMARK_SIZE_MAX}}}")
+_MEANT = re.compile(r"(?P<kind>l2block|batch|\d{1,3}):(?P<number>\d{1,20})", re.ASCII)
 _BOOKMARK_VALUE = click.IntRange(0, (1 << 64) - 1)
 
 
@@ -57,6 +61,26 @@ class _BookmarkKind(click.ParamType):  # type: ignore[type-arg]
         if value not in _KINDS and not (_NUMBER.fullmatch(value) and int(value) <= 255):
             self.fail(f"{value!r} is not l2block, batch, or a number from 0 to 255", param, ctx)
         return value
+
+
+class BookmarkForms(click.ParamType):  # type: ignore[type-arg]
+    """A bookmark, in hex or by kind and number; the value lists the bookmarks it may mean, in the order to
+    try."""
+
+    name = "HEX|TYPE:VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[bytes]:
+        """Return the bookmarks that the text may mean."""
+        if isinstance(value, list):
+            return value
+        if _HEX.fullmatch(value):
+            return [bytes.fromhex(value)]
+        meant = _MEANT.fullmatch(value)
+        kind, number = ("", 0) if meant is None else (meant["kind"], int(meant["number"]))
+        if meant is None or number >= 1 << 64 or (kind.isdigit() and int(kind) > 255):
+            forms = f"1 to {BOOKMARK_SIZE_MAX} bytes in hex, l2block:N, batch:N or 0..255:N"
+            self.fail(f"got {value!r}, expected {forms}", param, ctx)
+        return bookmarks_of(kind, number)
 
 
 class _From(click.ParamType):  # type: ignore[type-arg]
@@ -77,9 +101,10 @@ class _Options:
     live: bool
     tls: TlsContext | None
     tls_server_name: str | None
+    reader: EntryReader
 
     def show(self, entry: Entry) -> None:
-        click.echo(entry_line(entry, as_json=self.as_json))
+        click.echo(entry_line(entry, as_json=self.as_json, reader=self.reader))
 
 
 def bookmarks_of(kind: str, number: int) -> list[bytes]:
@@ -140,6 +165,15 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     "--sanitycheck", is_flag=True, help="Check the order of the streamed entries instead of printing them."
 )
 @click.option("--dumpbatch", type=_BOOKMARK_VALUE, metavar="N", help="Print the entries of a batch, and end.")
+@click.option(
+    "--range",
+    "between",
+    type=BookmarkForms(),
+    nargs=2,
+    metavar="A B",
+    help="Print the entries from bookmark A's to bookmark B's, and end. A bookmark is its bytes in hex, or "
+    "l2block:N, batch:N in either network's form, or 0..255:N (one byte, and N in eight).",
+)
 @click.option("--no-live", is_flag=True, help="End with the server's current last entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @client_tls_options
@@ -154,14 +188,15 @@ def client(
     bookmarktype: str,
     sanitycheck: bool,
     dumpbatch: int | None,
+    between: tuple[list[bytes], list[bytes]] | None,
     no_live: bool,
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
     """Query a data streamer server, or print the entries that it streams, until Ctrl-C.
 
-    Entries of a zkEVM network appear as its typed events, others as bytes. While printing, the client
-    reconnects by itself and resumes with the next entry.
+    Entries of a zkEVM network appear as its typed events, those of blocks as their items, others as bytes.
+    While printing, the client reconnects by itself and resumes with the next entry.
 
     The exit status is 1 if the server cannot be reached, the query finds nothing, or the sanity check finds
     something.
@@ -175,6 +210,7 @@ def client(
         not no_live,
         connecting_context(tls),
         None if tls is None else tls.server_name,
+        EntryReader(),
     )
     if header:
         work = _print_header(options)
@@ -182,6 +218,8 @@ def client(
         work = _print_entry(options, entry)
     elif bookmark is not None:
         work = _print_bookmark(options, bookmarks_of(bookmarktype, bookmark))
+    elif between is not None:
+        work = _print_range(options, *between)
     elif dumpbatch is not None:
         work = _dump_batch(options, bookmarks_of("batch", dumpbatch))
     elif sanitycheck:
@@ -244,6 +282,17 @@ async def _streamed(connected: StreamClient) -> AsyncIterator[Entry]:
             raise ConnectionEnded(f"streaming: {_why(error)}") from error
         for entry in entries:
             yield entry
+
+
+async def _unbroken(entries: AsyncIterator[Entry], what: str) -> AsyncIterator[Entry]:
+    while True:
+        try:
+            entry = await anext(entries)
+        except StopAsyncIteration:
+            return
+        except OSError as error:
+            raise ConnectionEnded(f"{what}: {_why(error)}") from error
+        yield entry
 
 
 async def _print_header(options: _Options) -> int:
@@ -314,6 +363,16 @@ async def _print_stream(options: _Options) -> int:
     return 0
 
 
+async def _print_range(options: _Options, first: Sequence[bytes], last: Sequence[bytes]) -> int:
+    async def find(connected: StreamClient) -> tuple[bytes, bytes]:
+        return (await _find(connected, first))[0], (await _find(connected, last))[0]
+
+    async with _connected(options, find) as (connected, between):
+        async for entry in _unbroken(connected.range(*between), "answering RangeBookmark"):
+            options.show(entry)
+    return 0
+
+
 async def _dump_batch(options: _Options, bookmarks: Sequence[bytes]) -> int:
     async def start(connected: StreamClient) -> int:
         total_entries = (await connected.header()).total_entries
@@ -341,7 +400,7 @@ def _is_of_another_batch(entry: Entry, bookmarks: Sequence[bytes]) -> bool:
 
 
 async def _check(options: _Options) -> int:
-    check = SanityCheck()
+    check = SanityCheck(lambda entry: options.reader.read(entry).event)
     try:
         async with _connected(options, lambda connected: _start(connected, options)) as (connected, begun):
             total_entries, start = begun
@@ -359,10 +418,9 @@ async def _check(options: _Options) -> int:
     return 1 if check.finding_count else 0
 
 
-def entry_line(entry: Entry, *, as_json: bool) -> str:
-    """Show an entry as its typed event or as bytes."""
-    event = event_of(entry)
-    name, values = event_name(event), event_values(event)
+def entry_line(entry: Entry, *, as_json: bool, reader: EntryReader | None = None) -> str:
+    """Show an entry as an item, as its typed event, or as bytes."""
+    name, values, _ = (reader or EntryReader()).read(entry)
     if as_json:
         return json.dumps({"entry": entry.number, "type": entry.type, "event": name, "values": values})
     shown = " ".join(f"{key}={_plain(value)}" for key, value in values.items())

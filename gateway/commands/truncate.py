@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.limits import BOOKMARK_SIZE_MAX
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
 from sluice.gateway.commands.check import stream_file_of
-from sluice.gateway.commands.ds_client import bookmarks_of
+from sluice.gateway.commands.ds_client import BookmarkForms
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import STREAM_FILE_NAME, BlockStore
@@ -27,27 +24,7 @@ from sluice.gateway.store.cutting import CutCheck, block_time, check_place, look
 
 __all__ = ["command", "is_wanted"]
 
-_HEX = re.compile(rf"([0-9a-fA-F]{{2}}){{1,{BOOKMARK_SIZE_MAX}}}")
-_MEANT = re.compile(r"(?P<kind>l2block|batch|\d{1,3}):(?P<number>\d{1,20})", re.ASCII)
 _U64 = click.IntRange(0, (1 << 64) - 1)
-
-
-class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
-    """The value lists the bookmarks it may mean, in the order to try."""
-
-    name = "HEX|TYPE:VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[bytes]:
-        if isinstance(value, list):
-            return value
-        if _HEX.fullmatch(value):
-            return [bytes.fromhex(value)]
-        meant = _MEANT.fullmatch(value)
-        kind, number = ("", 0) if meant is None else (meant["kind"], int(meant["number"]))
-        if meant is None or number >= 1 << 64 or (kind.isdigit() and int(kind) > 255):
-            forms = f"1 to {BOOKMARK_SIZE_MAX} bytes in hex, l2block:N, batch:N or 0..255:N"
-            self.fail(f"got {value!r}, expected {forms}", param, ctx)
-        return bookmarks_of(kind, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +96,7 @@ def _time(seconds: int | None) -> str:
 @click.option("--to-entry", type=_U64, metavar="N", help="Keep entries up to N.")
 @click.option(
     "--to-bookmark",
-    type=_BookmarkType(),
+    type=BookmarkForms(),
     help="Cut from this bookmark on: its bytes in hex, or l2block:N, batch:N in either network's form, or "
     "0..255:N (one byte, and N in eight). If several entries are this bookmark, the last one counts.",
 )

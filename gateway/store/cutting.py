@@ -200,10 +200,7 @@ def _copy(
         copy.start_atomic_op()
         size_bytes = 0
         for entry in entries:
-            if entry.type == BOOKMARK_TYPE:
-                copy.add_stream_bookmark(entry.data)
-            else:
-                copy.add_stream_entry(entry.type, entry.data)
+            copy.add_copy(entry)
             size_bytes += len(entry.data)
             if size_bytes >= commit_bytes:
                 copy.commit_atomic_op(flush=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import plyvel
 
-from sluice.datastream.file.bookmarks import COVERED_KEY
+from sluice.datastream.file.bookmarks import LAST_KEY
+from sluice.datastream.file.index_database import COVERED_KEY, UPDATE_KEY, own_folder
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from tests.reference_data import STREAM
@@ -54,15 +57,36 @@ def operation(number: int) -> tuple[Item, ...]:
 
 
 def change_database(folder: Path, **changes: bytes | None) -> None:
-    """Put or delete (None) keys behind the streamer's back."""
-    database = plyvel.DB(str(folder))
+    """Put or delete (None) bookmarks and our keys behind the streamer's back."""
     for key, value in changes.items():
         name = COVERED_KEY if key == "covered" else key.encode()
-        if value is None:
-            database.delete(name)
-        else:
-            database.put(name, value)
-    database.close()
+        is_own = name.startswith(b"sluice/") and name != UPDATE_KEY
+        with contextlib.closing(plyvel.DB(str(own_folder(folder) if is_own else folder))) as database:
+            if value is None:
+                database.delete(name)
+            else:
+                database.put(name, value)
+
+
+def pairs_in(folder: Path) -> dict[bytes, bytes]:
+    """Return what a LevelDB holds."""
+    with contextlib.closing(plyvel.DB(str(folder))) as database:
+        return dict(database)
+
+
+def stored_in(folder: Path) -> dict[bytes, bytes]:
+    """Return the bookmarks and our keys of a bookmark folder."""
+    return {**pairs_in(folder), **pairs_in(own_folder(folder))}
+
+
+def make_old(folder: Path) -> None:
+    """Turn a bookmark folder into one of an earlier version: one DB for bookmarks and our keys."""
+    keys = pairs_in(own_folder(folder))
+    keys.pop(LAST_KEY, None)
+    shutil.rmtree(own_folder(folder))
+    with contextlib.closing(plyvel.DB(str(folder))) as database:
+        for key, value in keys.items():
+            database.put(key, value)
 
 
 def names(folder: Path) -> list[str]:

@@ -192,12 +192,12 @@ class SimNode:
         with storage.header_gone_back() as entry_count:
             if entry_count is None:
                 return
-            before = bytes(storage.disk.cache), dict(storage.database.pairs)
+            before = bytes(storage.disk.cache), {**storage.bookmarks.pairs, **storage.keys.pairs}
             try:
                 store = SimStore.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
             except (Fatal, DatastreamError):
                 self._coverage.count("fault", "header goes back")
-                after = bytes(storage.disk.cache), dict(storage.database.pairs)
+                after = bytes(storage.disk.cache), {**storage.bookmarks.pairs, **storage.keys.pairs}
                 self.world.expect(after == before, "A start that is refused changes nothing", "")
             else:
                 store.streamer.close()

@@ -36,7 +36,7 @@ PROCESS_ENDS = "process"
 
 
 class MemoryDatabase:
-    """LevelDB's interface in memory, as far as the bookmark index uses it.
+    """A LevelDB in memory, as far as the bookmark index uses it.
 
     A batch is whole or absent. A power failure may lose batches that were written without `sync`, the newest
     first.
@@ -132,7 +132,9 @@ class Storage:
         page = encode_header_page(StreamHeader(1, 137, 1, HEADER_PAGE_SIZE, 0))
         self.disk = MemoryDisk.of(page + bytes(file_size_of(pages) - len(page)))
         self.disk.fail = self._failure
-        self.database = MemoryDatabase(self)
+        self.bookmarks = MemoryDatabase(self)
+        self.keys = MemoryDatabase(self)
+        """The DB of our own keys beside the bookmarks."""
         self.faults: dict[str, int] = {}
         """The errno of each failing step: "pwrite", "fdatasync", "truncate", "database", "probe"."""
         self.fault_passes = 0
@@ -152,13 +154,14 @@ class Storage:
         return self.disk._durable
 
     def open_database(self, folder: str) -> MemoryDatabase:
-        """Open the bookmark DB, empty if its files were deleted."""
+        """Open a DB of the bookmark folder, empty if its files were deleted."""
         self.step("open")
         marker = Path(folder) / "CURRENT"
+        database = self.bookmarks if marker.parent.suffix else self.keys
         if not marker.exists():
             marker.touch()
-            self.database.wipe()
-        return self.database
+            database.wipe()
+        return database
 
     def step(self, name: str) -> None:
         """Count a step; refuse it when the disk does.
@@ -210,7 +213,7 @@ class Storage:
         which, so the rest of the run stays the same.
         """
         header = bytes(self.disk.cache[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE])
-        covered = int.from_bytes(self.database.pairs.get(COVERED_KEY, b""), "big")
+        covered = int.from_bytes(self.keys.pairs.get(COVERED_KEY, b""), "big")
         ends = [end for end in self._block_ends() if end[1] < covered]
         rng = random.Random(header)
         # Opening would flush what is unflushed, perhaps the right header too.
@@ -256,7 +259,8 @@ class Storage:
             return
         self.disk = MemoryDisk.of(self.disk.image_after_crash(how, rng))
         self.disk.fail = self._failure
-        self.database.lose_power(how, rng)
+        self.bookmarks.lose_power(how, rng)
+        self.keys.lose_power(how, rng)
         snapshot = self.folder / SNAPSHOT_NAME
         if how != "all" and snapshot.exists():
             text = snapshot.read_bytes()

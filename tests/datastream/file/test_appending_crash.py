@@ -18,17 +18,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from sluice.datastream.errors import CommitFailed, HeaderBehind
-from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, SUMS_OF_KEY, TABLE_KEY
+from sluice.datastream.file.bookmarks import (
+    COVERED_KEY,
+    LAST_KEY,
+    STREAM_KEY,
+    SUM_KEY,
+    SUMS_OF_KEY,
+    TABLE_KEY,
+)
 from sluice.datastream.file.page_sums import sum_of
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
 from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
-from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
+from tests.datastream.streams import Item, add, bookmark, commit, entries, operation, stored_in
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 
@@ -194,9 +200,7 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
             Entry(0xB0, number, bookmark(99)[1]),
             Entry(1, number + 1, b"after"),
         ]
-    database = plyvel.DB(str(path.with_name("s.db")))
-    stored = {key: int.from_bytes(value, "big") for key, value in database}
-    database.close()
+    stored = {key: int.from_bytes(value, "big") for key, value in stored_in(path.with_name("s.db")).items()}
     sums = {key for key in stored if key.startswith(SUM_KEY)}
     for key in sums:
         start = page_start(int.from_bytes(key[-8:], "big"))
@@ -205,7 +209,7 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
     assert all(int.from_bytes(key[-8:], "big") < end // PAGE_SIZE for key in tables), where
     expected = {**newest, bookmark(99)[1]: number, COVERED_KEY: number + 2}
     assert {
-        key: stored[key] for key in stored.keys() - tables - sums - {STREAM_KEY, SUMS_OF_KEY}
+        key: stored[key] for key in stored.keys() - tables - sums - {LAST_KEY, STREAM_KEY, SUMS_OF_KEY}
     } == expected, where
 
 

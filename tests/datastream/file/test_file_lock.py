@@ -246,6 +246,7 @@ def dotted(tmp_path: Path) -> Path:
     with DataStreamer.open(path, initial_pages=1) as streamer:
         commit(streamer, (1, b"x"))
     assert names(tmp_path) == ["v1.2"]
+    path.with_name("s.a.db").unlink()  # a link, as the fork needs it
     assert names(path.parent) == ["s.a.bin", "s.db"]
     return path
 
@@ -281,13 +282,14 @@ def test_a_go_program_and_ours_exclude_each_other(
     shutil.rmtree(other)
     with DataStreamer.open(dotted) as streamer:
         commit(streamer, (1, b"y"))
-        with pytest.raises(BlockingIOError), lock.open("r+b") as file:  # like the Go programs
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         program = "import sys, plyvel; plyvel.DB(sys.argv[1], create_if_missing=True)"
         done = subprocess.run(
             [sys.executable, "-c", program, str(other)], capture_output=True, text=True, check=False
         )
         assert "LOCK: Resource temporarily unavailable" in done.stderr
+        # Like the Go programs; last, since closing our own LOCK drops its fcntl lock.
+        with pytest.raises(BlockingIOError), lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_folder_that_is_found_in_two_ways_is_taken_away_too(tmp_path: Path) -> None:
@@ -305,6 +307,7 @@ def test_a_folder_that_somebody_uses_stays(dotted: Path, tmp_path: Path) -> None
     assert "CURRENT" in before
     DataStreamer.open(dotted).close()
     assert names(tmp_path / "v1.db") == before
+    (tmp_path / "v1.2" / "s.a.db").unlink()
     (tmp_path / "v1.2" / "s.a.db").write_bytes(b"no folder")
     DataStreamer.open(dotted).close()
     assert (tmp_path / "v1.2" / "s.a.db").read_bytes() == b"no folder"

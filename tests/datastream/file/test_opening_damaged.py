@@ -11,6 +11,7 @@ import pytest
 from sluice.datastream import errors
 from sluice.datastream.errors import EntriesDisagree, PageDamaged
 from sluice.datastream.file.bookmarks import SUM_KEY, TABLE_KEY
+from sluice.datastream.file.index_database import own_folder
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_start
 from sluice.datastream.limits import STREAM_LIMITS, StreamLimits
@@ -27,7 +28,7 @@ def paged(path: Path, page_count: int) -> None:
     with DataStreamer.open(path, initial_pages=page_count) as streamer:
         for number in range(page_count):
             commit(streamer, bookmark(number), (1, b"x" * 1_000_000), (2, b"y" * 48_500), flush=True)
-    database = plyvel.DB(str(path.with_name("s.db")))
+    database = plyvel.DB(str(own_folder(path.with_name("s.db"))))
     for number in range(page_count):
         database.delete(SUM_KEY + u64(number))
     database.close()
@@ -79,10 +80,10 @@ def test_damage_that_is_not_passed_over(path: Path, what: str) -> None:
     paged(path, 5)
     damage(path, 4 if what == "the last page" else 1, "zeros")
     if what == "no table":
-        with plyvel.DB(str(path.with_suffix(".db"))) as database:
+        with plyvel.DB(str(own_folder(path.with_suffix(".db")))) as database:
             database.delete(TABLE_KEY + u64(1))
     elif what == "a table of others":
-        with plyvel.DB(str(path.with_suffix(".db"))) as database:
+        with plyvel.DB(str(own_folder(path.with_suffix(".db")))) as database:
             database.put(TABLE_KEY + u64(1), database.get(TABLE_KEY + u64(2)))
     elif what == "too many":
         damage(path, 3, "zeros")

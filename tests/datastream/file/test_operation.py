@@ -83,7 +83,7 @@ def test_entries_together_are_the_same_as_one_by_one(runs: list[list[int]], numb
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        ((BOOKMARK_TYPE, b""), errors.EntryTypeReserved),
+        ((0xFFFFFFFF, b""), errors.EntryTypeReserved),
         ((1 << 32, b""), errors.EntryTypeReserved),
         ((-1, b""), errors.EntryTypeReserved),
         ((1, bytes(DATA_SIZE_MAX + 1)), errors.EntryTooLong),
@@ -171,7 +171,6 @@ def test_sizes_that_fit(size: int) -> None:
             errors.EntryTooLong,
             "entry data: got 1048560 bytes, at most 1048559 fit",
         ),
-        (0xB0, b"", errors.EntryTypeReserved, "entry type 0xb0: is a bookmark; use add_stream_bookmark"),
         (0xFFFFFFFF, b"", errors.EntryTypeReserved, "entry type 0xffffffff: means 'not found' to clients"),
         (-1, b"", errors.EntryTypeReserved, "entry type -0x1: is not an unsigned 32-bit number"),
         (1 << 32, b"", errors.EntryTypeReserved, "entry type 0x100000000: is not an unsigned 32-bit number"),
@@ -293,6 +292,42 @@ def test_restart() -> None:
     assert group.page_starts == [(2, 2)]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_entries_of_the_type_of_bookmarks_are_not_indexed(together: bool) -> None:
+    """As by Go's AddStreamEntry; of any size."""
+    entries = [
+        (1, b"x"),
+        (BOOKMARK_TYPE, b"b"),
+        (BOOKMARK_TYPE, b""),
+        (BOOKMARK_TYPE, bytes(70_000)),
+        (2, b""),
+    ]
+    group = OperationGroup(Committed(HEADER_PAGE_SIZE, 0))
+    group.begin()
+    group.add_bookmark(b"b")
+    if together:
+        group.add_entries(*columns(entries))
+    else:
+        for entry in entries:
+            group.add_entry(*entry)
+    items = [(BOOKMARK_TYPE, b"b"), *entries]
+    expected = [Entry(kind, number, data) for number, (kind, data) in enumerate(items)]
+    assert group.buffer == b"".join(map(encode_entry, expected))
+    assert (group.bookmarks, group.unindexed) == ({b"b": 0}, {2, 3, 4})
+    group.update(2, BOOKMARK_TYPE, b"still none")
+    group.update(3, 5, b"")
+    group.update(1, BOOKMARK_TYPE, b"one")
+    assert (group.bookmarks, group.unindexed) == ({b"b": 0, b"one": 1}, {2, 4})
+    group.move(Call.SEAL)
+    group.begin()
+    group.add_entry(BOOKMARK_TYPE, b"c")
+    group.rollback()
+    group.begin()
+    group.add_bookmark(b"c")
+    group.update(6, BOOKMARK_TYPE, b"d")
+    assert group.all_bookmarks == {b"b": 0, b"one": 1, b"d": 6}
+
+
 # --- updating an entry of the open operation -------------------------------------------------------------
 
 
@@ -387,10 +422,10 @@ def test_a_refused_run_leaves_the_bookmarks_of_its_operation() -> None:
     group = OperationGroup(Committed(HEADER_PAGE_SIZE, 0))
     group.begin()
     group.add_bookmark(b"a")
-    for entry_types in ([1, BOOKMARK_TYPE], [1, 1 << 32]):
+    for entry_types in ([1, 0xFFFFFFFF], [BOOKMARK_TYPE, 1 << 32]):
         with pytest.raises(errors.EntryTypeReserved):
             group.add_entries(entry_types, [b"x", b"y"])
-        assert (group.bookmarks, group.number_next) == ({b"a": 0}, 1)
+        assert (group.bookmarks, group.number_next, group.unindexed) == ({b"a": 0}, 1, set())
     group.rollback()
     assert group.bookmarks == {}
     group.begin()

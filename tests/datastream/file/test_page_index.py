@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from array import array
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import plyvel
 import pytest
 
 from sluice.datastream.file.bookmarks import TABLE_KEY
+from sluice.datastream.file.index_database import own_folder
 from sluice.datastream.file.page_index import (
     NoPageTables,
     PageIndex,
@@ -129,7 +131,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def stored(path: Path) -> dict[int, PageTable]:
-    database = plyvel.DB(str(path.with_name("s.db")))
+    database = plyvel.DB(str(own_folder(path.with_name("s.db"))))
     found = {
         int.from_bytes(key[-8:], "big"): decode_table(value)
         for key, value in database.iterator(prefix=TABLE_KEY)
@@ -163,15 +165,14 @@ def test_full_pages_are_stored_and_not_walked_again(path: Path) -> None:
 
 
 def test_a_foreign_stream_is_learned_once(path: Path) -> None:
-    for file in path.with_name("s.db").iterdir():
-        file.unlink()
+    shutil.rmtree(path.with_name("s.db"))
     with DataStreamer.open(path) as streamer:  # rebuilding the index walks it
         assert walked_pages(streamer) == []
     assert sorted(stored(path)) == list(range(PAGES))
 
 
 def test_pages_without_a_table_are_walked_once_and_stored(path: Path) -> None:
-    database = plyvel.DB(str(path.with_name("s.db")))
+    database = plyvel.DB(str(own_folder(path.with_name("s.db"))))
     for page in range(PAGES):
         database.delete(TABLE_KEY + u64(page))
     database.close()
@@ -187,7 +188,7 @@ def test_tables_that_do_not_agree_are_replaced(path: Path, name: str, place: int
     table = stored(path)[3]
     wrong = PageTable(table.first_number, table.entries_end, table.data_end, table.checkpoints[:])
     wrong.checkpoints[place] += by
-    database = plyvel.DB(str(path.with_name("s.db")))
+    database = plyvel.DB(str(own_folder(path.with_name("s.db"))))
     database.put(TABLE_KEY + u64(3), encode_table(wrong))
     database.close()
     with DataStreamer.open(path) as streamer:

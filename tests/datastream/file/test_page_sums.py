@@ -27,6 +27,7 @@ from sluice.datastream.file import page_sums
 from sluice.datastream.file.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
 from sluice.datastream.file.concurrent_changes import Changes, Patch
 from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.index_database import own_folder
 from sluice.datastream.file.page_sums import PageState, RunningSum, ScrubResult, sum_of, this_thread
 from sluice.datastream.file.pages import PageFault
 from sluice.datastream.file.streamer import DataStreamer
@@ -59,7 +60,7 @@ def page_of(path: Path, page_number: int) -> bytes:
 
 
 def stored(path: Path) -> dict[int, int]:
-    with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(bookmarks_folder(path))))) as database:
         return {
             int.from_bytes(key[-8:], "big"): int.from_bytes(value, "big")
             for key, value in database.iterator(prefix=SUM_KEY)
@@ -240,7 +241,7 @@ def test_a_thread_that_does_not_wait_is_told_so(path: Path) -> None:
 
 
 def test_a_page_without_a_sum_is_read_as_before_and_gets_one(path: Path) -> None:
-    with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(bookmarks_folder(path))))) as database:
         for page in range(PAGES):
             database.delete(SUM_KEY + u64(page))
     with opened(path) as (streamer, sums):
@@ -259,7 +260,7 @@ def test_a_page_without_a_sum_is_read_as_before_and_gets_one(path: Path) -> None
 def test_a_page_without_a_sum_whose_entries_are_broken_is_bad(path: Path) -> None:
     with opened(path) as (streamer, sums):
         second = streamer.offset_of(first_entry(streamer, 4) + 1)
-    with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(bookmarks_folder(path))))) as database:
         database.delete(SUM_KEY + u64(4))
     flip(path, second + 16)  # the number of an entry
     for adopts in (True, False):
@@ -578,7 +579,7 @@ def test_what_a_version_without_sums_has_cut_and_filled_again_is_not_taken_for_d
     with opened(path) as (streamer, _):
         streamer.truncate_file(first_entry(streamer, 4))
     fill(path, seed=2)
-    with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+    with contextlib.closing(plyvel.DB(str(own_folder(bookmarks_folder(path))))) as database:
         assert database.get(SUMS_OF_KEY) == database.get(STREAM_KEY)
         # It leaves the sums of cut pages, and names the stream in its own way.
         database.put(SUM_KEY + u64(6), bytes(4))
@@ -597,7 +598,7 @@ def test_a_full_page_that_rotted_on_the_disk_and_not_in_memory_refuses_no_openin
     path: Path, monkeypatch: pytest.MonkeyPatch, has_sum: bool
 ) -> None:
     if not has_sum:
-        with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
+        with contextlib.closing(plyvel.DB(str(own_folder(bookmarks_folder(path))))) as database:
             database.delete(SUM_KEY + u64(4))
     written: list[int] = []
     read, write = RealDisk.read_past_cache, disks.write_past_cache

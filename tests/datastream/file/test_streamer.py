@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,39 @@ def test_first_event_after_a_bookmark(path: Path) -> None:
 
 
 # --- the index -------------------------------------------------------------------------------------------
+
+
+def test_entries_of_the_type_of_bookmarks(path: Path) -> None:
+    """They are found only once the index is made anew: the file does not tell them from bookmarks."""
+    with DataStreamer.open(path) as streamer:
+        commit(streamer, (0xB0, b"a"), flush=True)
+        streamer.start_atomic_op()
+        for data in (b"plain", b"", bytes(17), b"a"):
+            streamer.add_stream_entry(0xB0, data)
+        streamer.add_stream_entries([0xB0, 1], [b"plain 2", b"event"])
+        streamer.commit_atomic_op(flush=True)
+        expected = [b"a", b"plain", b"", bytes(17), b"a", b"plain 2"]
+        assert list(streamer.read_entries(0)) == entries(*((0xB0, one) for one in expected), (1, b"event"))
+        assert streamer.get_bookmark(b"a") == 0
+        assert streamer.get_first_event_after_bookmark(b"a") == Entry(1, 6, b"event")
+        streamer.update_entry_data(1, 0xB0, b"later")
+        streamer.update_entry_data(3, 0xB0, b"\1" * 17)
+        for data in (b"plain", b"later", b"plain 2"):
+            with pytest.raises(BookmarkNotFound):
+                streamer.get_bookmark(data)
+    with DataStreamer.open(path) as streamer:
+        with pytest.raises(BookmarkNotFound):
+            streamer.get_bookmark(b"later")
+        with DataStreamer.open(path.with_name("copy.bin")) as copy:
+            copy.start_atomic_op()
+            for entry in streamer.read_entries(0):
+                copy.add_copy(entry)
+            copy.commit_atomic_op()
+            assert list(copy.read_entries(0)) == list(streamer.read_entries(0))
+    shutil.rmtree(path.with_suffix(".db"))
+    with DataStreamer.open(path) as streamer:
+        assert [streamer.get_bookmark(data) for data in (b"a", b"later", b"plain 2")] == [4, 1, 5]
+        assert streamer.get_entry(3).data == b"\1" * 17
 
 
 def test_a_bookmark_that_points_at_something_else_is_not_found(path: Path) -> None:

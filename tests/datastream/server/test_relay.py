@@ -252,12 +252,12 @@ def test_an_entry_that_cannot_be_kept(tmp_path: Path) -> None:
         with pytest.raises(EntryNotRelayed) as caught:
             await relay.run()
         assert str(caught.value) == (
-            "server: entry 1 cannot be relayed: bookmark: got 17 bytes, expected 1 to 16"
+            "server: entry 1 cannot be relayed: entry type 0xffffffff: means 'not found' to clients"
         )
         assert relay.committed is not None
         assert relay.committed.total_entries == 0
 
-    with ScriptedServer([Entry(1, 0, b""), Entry(0xB0, 1, bytes(17))]).running() as server:
+    with ScriptedServer([Entry(1, 0, b""), Entry(0xFFFFFFFF, 1, b"")]).running() as server:
         run(lambda: scenario(server))
 
 

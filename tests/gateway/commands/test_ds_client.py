@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import struct
@@ -16,18 +17,22 @@ from pathlib import Path
 import pytest
 
 from sluice.datastream import DataStreamer, Entry, FollowLimits, StreamFollower
+from sluice.datastream.events.events import event_of
 from sluice.datastream.events.network_events import BatchStart, Bookmark, Debug, Transaction
 from sluice.datastream.events.original_events import OriginalBookmark
 from sluice.datastream.events.sample_operations import sample_operation
 from sluice.datastream.layout import StreamHeader, encode_entry, encode_header
 from sluice.datastream.protocol.packets import encode_result
+from sluice.gateway.blocks.stream_layout import encode
 from sluice.gateway.commands import cli, ds_client
 from sluice.gateway.commands.ds_client import bookmarks_of, entry_line, header_line
+from sluice.gateway.commands.ds_entries import EntryReader
 from tests.certificates import Authority
 from tests.datastream.masters import ScriptedServer
 from tests.datastream.serving import ServerThread, contexts
 from tests.datastream.streams import commit, entries, sample_file
 from tests.reference_data import needs_stream
+from tests.vectors.maker import expanded, read_file
 
 ITEMS = [item for number in range(6) for item in sample_operation(number, 1_700_000_000)]
 CLIENT = ["ds", "client", "--log", "error"]
@@ -143,6 +148,7 @@ QUERIES = [
     ["--entry", "6"],
     ["--bookmark", "3"],
     ["--dumpbatch", "2"],
+    ["--range", "l2block:1", "l2block:2"],
     ["--from", "0", "--no-live"],
     ["--frombookmark", "3", "--no-live"],
     ["--from", "0", "--no-live", "--sanitycheck"],
@@ -349,6 +355,145 @@ def test_entries(entry: Entry, text: str, values: dict[str, object] | None) -> N
     assert entry_line(entry, as_json=False) == text
     if values is not None:
         assert json.loads(entry_line(entry, as_json=True)) == values
+
+
+# --- streams of blocks -----------------------------------------------------------------------------------
+
+
+def block_entries(count: int, *, layout: int = 2) -> list[tuple[int, bytes]]:
+    """Return the entries of blocks."""
+    found = []
+    for number in range(count):
+        items = tuple(map(expanded, BLOCKS[number]["items"]))
+        found += encode(number, items, bytes([number]) * 48, layout)
+    return found
+
+
+BLOCKS = json.loads(read_file("blocks.json"))["blocks"]
+
+
+def shown(items: list[tuple[int, bytes]]) -> list[tuple[str, dict[str, object]]]:
+    reader = EntryReader()
+    lines = (entry_line(entry, as_json=True, reader=reader) for entry in entries(*items))
+    return [(line["event"], line["values"]) for line in map(json.loads, lines)]
+
+
+def test_items_of_blocks_have_their_names_in_block_item() -> None:
+    items = block_entries(2, layout=1)
+    found = shown(items)
+    names = [name for name, _ in found]
+    assert names[:5] == ["Bookmark", "Bookmark", "block_header", "round_header", "event_header"]
+    assert found[2][1] == {
+        "number": 0,
+        "hapi_proto_version": "0.78.0",
+        "software_version": "0.0.0",
+        "block_timestamp": f"{found[2][1]['block_timestamp']}",
+        "hash_algorithm": 0,
+    }
+    assert re.fullmatch(r"\d{10}\.\d{9}", str(found[2][1]["block_timestamp"]))
+    end = names.index("block_end")
+    assert found[end][1] == {"number": 0, "root_hash": "0x" + "00" * 48}
+    footer = dict(found)["block_footer"]
+    assert list(footer)[:2] == ["previous_block_root_hash", "root_hash_of_all_block_hashes_tree"]
+    proof = next(values for name, values in found if name == "block_proof")
+    assert (proof["block"], proof["proof"]) == (0, "signed_block_proof")
+    pieces = [(name, values["piece"]) for name, values in found if "piece" in values]
+    assert pieces == [("signed_transaction", "more"), ("signed_transaction", "last")]
+    data = {name: values["data"] for name, values in found if "data" in values and "piece" not in values}
+    assert bytes.fromhex(str(data["round_header"])[2:]) == items[3][1]
+    assert not any(name.startswith(("type", "Batch", "L2", "Trans", "Update")) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (Entry(23, 0, bytes.fromhex("ba0100")), "item 23"),
+        (Entry(19, 0, bytes.fromhex("9a0100")), "redacted_item"),
+        (Entry(1, 0, b"\x0a\x02\xff\xff"), "block_header"),  # it does not parse
+        (Entry(1, 0, b"\x0a\x03\xff\xff"), "type 0x1"),  # cut
+        (Entry(4, 0, b"\x0a\x02\xff\xff"), "type 0x4"),  # of another kind
+        (Entry(0x80000004, 0, b"x"), "signed_transaction"),
+        (Entry(0x800000B1, 0, b"x"), "type 0x800000b1"),
+        (Entry(0xB1, 0, bytes(55)), "type 0xb1"),
+        (Entry(1, 0, b""), "BatchStart"),
+    ],
+)
+def test_what_is_hardly_an_item(entry: Entry, name: str) -> None:
+    assert json.loads(entry_line(entry, as_json=True))["event"] == name
+
+
+@pytest.mark.parametrize("layout", [1, 2])
+def test_the_sanity_check_of_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: int) -> None:
+    items = block_entries(3, layout=layout)
+    with DataStreamer.open(tmp_path / "s.bin", initial_pages=4) as streamer:
+        commit(streamer, *items)
+        with ServerThread(streamer) as serving:
+            client = [*CLIENT, "--server", f"{serving.host}:{serving.port}", "--no-live"]
+            assert cli.main([*client, "--from", "0", "--sanitycheck"]) == 0
+            assert capsys.readouterr().out == f"{len(items)} entries checked, 0 findings\n"
+            commit(streamer, *block_entries(2, layout=layout)[-3:])
+            assert cli.main([*client, "--from", "0", "--sanitycheck"]) == 1
+            assert "end of block 1, expected none\n" in capsys.readouterr().out
+            assert cli.main([*client, "--from", "0"]) == 0
+            assert "  block_header  number=2 " in capsys.readouterr().out
+            assert cli.main([*client, "--bookmark", "1"]) == 0
+            assert f"entry {block_start(items, 1)}  block_header  number=1 " in capsys.readouterr().out
+
+
+def block_start(items: list[tuple[int, bytes]], number: int) -> int:
+    return [place for place, (kind, _) in enumerate(items) if kind == 1][number]
+
+
+@needs_stream
+def test_no_entry_of_a_network_is_taken_for_an_item(tmp_path: Path) -> None:
+    reader = EntryReader()
+    with DataStreamer.open(sample_file(tmp_path), read_only=True) as streamer:
+        for entry in streamer.read_entries(0):
+            assert reader.read(entry).event == event_of(entry)
+
+
+# --- ranges ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("between", "numbers"),
+    [
+        (["l2block:1", "l2block:2"], list(range(6, 12))),
+        (["batch:1", "l2block:1"], [5, 6]),
+        (["000000000000000001", "1:2"], list(range(6, 11))),
+        (["l2block:3", "l2block:3"], [16]),
+    ],
+)
+def test_a_range(
+    address: str, capsys: pytest.CaptureFixture[str], between: list[str], numbers: list[int]
+) -> None:
+    assert cli.main([*CLIENT, "--server", address, "--json", "--range", *between]) == 0
+    assert [json.loads(line)["entry"] for line in capsys.readouterr().out.splitlines()] == numbers
+
+
+@pytest.mark.parametrize(
+    ("between", "status", "text"),
+    [
+        (["l2block:9", "l2block:2"], 1, "sluice: bookmark 08021009: not found"),
+        (["l2block:1", "aa"], 1, "sluice: bookmark aa: not found"),
+        (["l2block:2", "l2block:1"], 1, "server: RangeBookmark: error 5 Bad to bookmark"),
+        (["l2block:2"], 2, "Option '--range' requires 2 arguments"),
+        (
+            ["l2block:2", "block 3"],
+            2,
+            "Invalid value for '--range': got 'block 3', expected 1 to 16 bytes in",
+        ),
+        (["l2block:2", "00" * 17], 2, "Invalid value for '--range': got '00"),
+        (["l2block:18446744073709551616", "00"], 2, "Invalid value for '--range': got 'l2block:18446744"),
+        (["256:1", "00"], 2, "Invalid value for '--range': got '256:1'"),
+    ],
+)
+def test_a_range_that_is_none(
+    address: str, capsys: pytest.CaptureFixture[str], between: list[str], status: int, text: str
+) -> None:
+    assert cli.main([*CLIENT, "--server", address, "--range", *between]) == status
+    printed = capsys.readouterr()
+    assert (printed.out, text in printed.err) == ("", True), printed.err
 
 
 def test_headers() -> None:

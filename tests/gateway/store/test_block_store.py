@@ -10,16 +10,13 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import plyvel
 import pytest
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import CommitFailed, StreamFileRefused, StreamInUse
-from sluice.datastream.file import bookmarks
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.block import Block
@@ -192,32 +189,22 @@ def test_a_block_that_cannot_be_serialized_drops_its_group(tmp_path: Path) -> No
     assert stream_bytes(tmp_path / "tried") == filled(tmp_path / "good")
 
 
-def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(tmp_path: Path) -> None:
     state = {"open_fails": False, "write_fails": False}
-    stand_in = SimpleNamespace(
-        DB=lambda folder, **options: FailingDatabase(folder, state),
-        Error=plyvel.Error,
-        CorruptionError=plyvel.CorruptionError,
-    )
-    store = None
-    with monkeypatch.context() as patch:
-        patch.setattr(bookmarks, "plyvel", stand_in)
-        store = BlockStore.open(tmp_path)
-        state.update(write_fails=True, open_fails=True)
-        commit(store, BLOCKS[:1])
-        stored = store.read_block(0)
-        assert stored is not None
-        assert stored.root_hash == BLOCKS[0].root_hash
-        with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
-            store.append(BLOCKS[1:2])
-        with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
-            store.probe()  # else readiness would come and go
-        state.update(write_fails=False, open_fails=False)
-        store.probe()
-        commit(store, BLOCKS[1:])
-        store.close()
+    store = BlockStore.open(tmp_path, open_database=lambda folder: FailingDatabase(folder, state))
+    state.update(write_fails=True, open_fails=True)
+    commit(store, BLOCKS[:1])
+    stored = store.read_block(0)
+    assert stored is not None
+    assert stored.root_hash == BLOCKS[0].root_hash
+    with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
+        store.append(BLOCKS[1:2])
+    with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
+        store.probe()  # else readiness would come and go
+    state.update(write_fails=False, open_fails=False)
+    store.probe()
+    commit(store, BLOCKS[1:])
+    store.close()
     again = BlockStore.open(tmp_path)
     assert [again.read_block(number) is not None for number in range(9)] == [True] * 8 + [False]
     again.close()

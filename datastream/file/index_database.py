@@ -1,0 +1,198 @@
+"""The two LevelDBs of a bookmark index, as one: bookmarks, which Go programs share, and our own keys.
+
+    STREAM.db/          bookmarks, and UPDATE_KEY while an update in place is unfinished
+    STREAM.db/sluice/   our other keys (`bookmarks.py`)
+
+Go's library takes every key of the shared DB for a bookmark, and its dump panics at a value of less than 8
+bytes. So our keys have a DB of their own. It is inside the folder, to be copied and deleted with it; LevelDB
+passes over names that it does not know.
+
+No write is atomic in both. The order makes what our keys say true at any moment, or detectably too much:
+
+    a batch that adds bookmarks        bookmarks, then our keys: a crash in between leaves the index behind
+    a correction, flushed              our keys, then bookmarks: a truncation lowers the count first
+    after a power failure              each DB has lost its newest unflushed batches, one perhaps more than
+                                       the other; LAST_KEY tells whether bookmarks are missing
+
+The record of an update is in the shared DB: an earlier version, too, has to finish it. A folder of an earlier
+version has all keys in the shared DB. They count until they are moved, with the first batch.
+
+Source: docs/spec/stream-file.md section 3.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import plyvel
+
+__all__ = [
+    "COVERED_KEY",
+    "UPDATE_KEY",
+    "IndexDatabase",
+    "OpenDatabase",
+    "has_hole",
+    "open_leveldb",
+    "own_folder",
+]
+
+OpenDatabase = Callable[[str], Any]
+"""Opens or creates the LevelDB in a folder."""
+
+COVERED_KEY = b"sluice/entries-covered"
+UPDATE_KEY = b"sluice/update-under-way!"
+_OWN_PREFIX, _OWN_END = b"sluice/", b"sluice0"
+"""All our keys lie between these two; none but ours is so long."""
+_MOVED_BATCH_KEYS = 4_096
+
+_LOG_BLOCK_SIZE = 32_768
+_LOG_HEAD = struct.Struct("<IHB")
+
+
+def has_hole(log: bytes) -> bool:
+    """Return whether a LevelDB log has zeros in place of records, with records behind them.
+
+        file      block of 32,768 bytes | block | ...         the last one may be shorter
+        block     record | record | ... | up to 6 zeros, where no head fits
+        record    crc u32 | size u16 | type u8, 1 to 4 | data                   little-endian
+
+    LevelDB does not flush its log with each batch, so a power failure or a failing disk may leave zeros in
+    place of batches that others follow. LevelDB notices a cut record, but skips zeros that begin where a
+    record ends: batches are gone, and later ones claim that the index covers everything. Zeros up to the end
+    are no hole: the last batches take their count of covered entries with them. MANIFEST files have the same
+    form.
+
+    Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
+    """
+    used = len(log.rstrip(b"\0"))
+    for start in range(0, used, _LOG_BLOCK_SIZE):
+        position, end = start, min(start + _LOG_BLOCK_SIZE, used)
+        while position + _LOG_HEAD.size <= end:
+            checksum, size, kind = _LOG_HEAD.unpack_from(log, position)
+            if not (checksum or size or kind):
+                return True
+            position += _LOG_HEAD.size + size
+    return False
+
+
+def own_folder(folder: str | Path) -> Path:
+    """Return the folder of our keys, inside that of the bookmarks."""
+    return Path(folder) / "sluice"
+
+
+def open_leveldb(folder: str) -> Any:
+    """Open or create the LevelDB in a folder.
+
+    Raises:
+        plyvel.CorruptionError: it is damaged, or a log has a hole.
+        plyvel.Error, OSError: it cannot be opened.
+    """
+    for pattern in ("*.log", "MANIFEST-*"):
+        for path in Path(folder).glob(pattern):
+            if has_hole(path.read_bytes()):
+                raise plyvel.CorruptionError(f"{path.name} has a hole")
+    # Bytes, since plyvel refuses a name that is not UTF-8.
+    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
+
+
+class IndexDatabase:
+    """Both DBs of a folder.
+
+    Args:
+        open_database: opens or creates the LevelDB in a folder.
+
+    Raises:
+        plyvel.Error, OSError: one cannot be opened.
+    """
+
+    def __init__(self, folder: Path, open_database: OpenDatabase) -> None:
+        self._own: Any = None
+        self.bookmarks = open_database(str(folder))
+        """The shared DB."""
+        try:
+            own_folder(folder).mkdir(exist_ok=True)
+            self._own = open_database(str(own_folder(folder)))
+            self.is_old = self.bookmarks.get(COVERED_KEY) is not None
+            """Whether an earlier version was the last to write: our keys are in the shared DB."""
+        except BaseException:
+            self.close()
+            raise
+        self.keys = self.bookmarks if self.is_old else self._own
+        """The DB that has our keys."""
+
+    def move_keys(self) -> None:
+        """Move our keys out of the shared DB, if they are there; after a crash, again.
+
+        Raises:
+            plyvel.Error: the disk refuses.
+        """
+        if not self.is_old:
+            return
+        batch = self._own.write_batch(sync=True)
+        for key in _keys_in(self._own):  # older than the earlier version's
+            batch.delete(key)
+        moved = [key for key in _keys_in(self.bookmarks) if key != UPDATE_KEY]
+        for number, key in enumerate(moved, 1):
+            batch.put(key, self.bookmarks.get(key))
+            if number % _MOVED_BATCH_KEYS == 0:
+                batch.write()
+                batch = self._own.write_batch(sync=True)
+        batch.write()
+        batch = self.bookmarks.write_batch(sync=True)
+        for key in moved:
+            batch.delete(key)
+        batch.write()
+        self.keys, self.is_old = self._own, False
+
+    def write_batch(self, *, sync: bool, keys_first: bool) -> IndexBatch:
+        """Return a batch for both.
+
+        Args:
+            sync: flush it.
+            keys_first: flush it, and write our keys before bookmarks.
+
+        Raises:
+            plyvel.Error: our keys could not be moved.
+        """
+        self.move_keys()
+        return IndexBatch(self.bookmarks, self._own, sync=sync, keys_first=keys_first)
+
+    def close(self) -> None:
+        """Close both."""
+        try:
+            self.bookmarks.close()
+        finally:
+            if self._own is not None:
+                self._own.close()
+
+
+def _keys_in(database: Any) -> list[bytes]:
+    with database.iterator(start=_OWN_PREFIX, stop=_OWN_END) as pairs:
+        return [key for key, _ in pairs]
+
+
+class IndexBatch:
+    """A batch for both DBs; see `IndexDatabase.write_batch`."""
+
+    def __init__(self, bookmarks: Any, own: Any, *, sync: bool, keys_first: bool) -> None:
+        self.bookmarks = bookmarks.write_batch(sync=sync or keys_first)
+        self.keys = own.write_batch(sync=sync or keys_first)
+        self._flush = bookmarks.write_batch(sync=True) if keys_first else None
+
+    def write(self) -> None:
+        """Write it.
+
+        Raises:
+            plyvel.Error: a DB refused.
+        """
+        if self._flush is None:
+            self.bookmarks.write()
+            self.keys.write()
+        else:
+            self._flush.write()  # bookmarks of earlier batches, which the count includes
+            self.keys.write()
+            self.bookmarks.write()
