@@ -235,7 +235,7 @@ def test_bytes_that_are_no_field_are_refused(hex_bytes: str, text: str) -> None:
     assert str(caught.value) == text
 
 
-# --- stream entries ---------------------------------------------------------------------------------------------
+# --- stream entries ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
