@@ -17,9 +17,11 @@ Source: docs/spark.md, "The stream of a network"; docs/spec/stream-file.md secti
 from __future__ import annotations
 
 import json
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -43,14 +45,17 @@ from sluice.publishers.errors import OptionError, PrepareError
 from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = [
+    "BlockPlan",
     "GroupBy",
     "Grouping",
     "Mark",
+    "Segment",
     "StreamBlocks",
     "StreamPoint",
-    "check_block_size",
     "entry_item",
     "entry_size",
+    "plan_blocks",
+    "segments_of",
 ]
 
 GroupBy = Literal["batch", "l2block", "bookmark"] | int
@@ -87,6 +92,16 @@ class Mark(IntEnum):
     """The entry begins a block unless the entry before it has BOOKMARK."""
 
 
+class Look(NamedTuple):
+    """The facts about an entry that decide where blocks begin, and their times."""
+
+    mark: Mark = Mark.NONE
+    value: int | None = None
+    """Number of the batch or L2 block that begins."""
+    seconds: int | None = None
+    """Its timestamp, since 1970, if it has one and was decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grouping:
     """A rule that cuts a stream into blocks."""
@@ -107,42 +122,44 @@ class Grouping:
         expected = f"batch, l2block, bookmark, or a number of entries from 1 to {GROUP_ENTRIES_MAX}"
         raise OptionError("group_by", repr(by), expected)
 
-    def mark_of(self, number: int, entry_type: int, data: bytes) -> tuple[Mark, int | None]:
-        """Return an entry's mark, and the number of the batch or L2 block that it names.
+    def look(
+        self, number: int, entry_type: int, data: bytes, *, is_after_bookmark: bool, wants_time: bool
+    ) -> Look:
+        """Look at an entry, and decode it at most once.
+
+        Args:
+            number: of the entry.
+            entry_type: of the entry.
+            data: of the entry.
+            is_after_bookmark: whether the entry before it has the mark BOOKMARK; then it cannot have EVENT.
+            wants_time: whether its timestamp is of use. That of an entry with a mark always is.
 
         Raises:
             PrepareError: the entry is no event of the stated generation.
         """
         by = self.by
         if isinstance(by, int):
-            return (Mark.NONE if number % by else Mark.BOOKMARK), None
-        if by == "bookmark":
-            return (Mark.BOOKMARK if entry_type == BOOKMARK_TYPE else Mark.NONE), None
-        if entry_type == BOOKMARK_TYPE:
-            if data.startswith(_BOOKMARK_STARTS[by]):
-                match self._event(number, entry_type, data):
-                    case Bookmark(type=kind, value=value) if kind == _network_type(by):
-                        return Mark.BOOKMARK, value
-                    case OriginalBookmark(type=kind, number=value) if kind == _original_type(by):
-                        return Mark.BOOKMARK, value
-        elif entry_type in _BEGINNING_TYPES[by]:
-            event = self._event(number, entry_type, data)
-            if by == "batch" and isinstance(event, BatchStart):
-                return Mark.EVENT, event.number
-            if by == "l2block" and isinstance(event, L2Block):
-                return Mark.EVENT, event.number
-            if by == "l2block" and isinstance(event, StartL2Block):
-                return Mark.EVENT, event.block_number
-        return Mark.NONE, None
-
-    def seconds_of(self, number: int, entry_type: int, data: bytes) -> int | None:
-        """Return an entry's timestamp, seconds since 1970, if it has one; raise as `mark_of`."""
-        if entry_type not in _TIMED_TYPES:
-            return None
-        event = self._event(number, entry_type, data)
+            mark = Mark.NONE if number % by else Mark.BOOKMARK
+            may_begin = False
+        elif entry_type == BOOKMARK_TYPE:
+            mark = Mark.BOOKMARK if by == "bookmark" else Mark.NONE
+            may_begin = by != "bookmark" and data.startswith(_BOOKMARK_STARTS[by])
+        else:
+            mark = Mark.NONE
+            may_begin = by != "bookmark" and not is_after_bookmark and entry_type in _BEGINNING_TYPES[by]
+        wants_time = wants_time or mark == Mark.BOOKMARK
+        if not may_begin and not (wants_time and entry_type in _TIMED_TYPES):
+            return Look(mark)
+        try:
+            event = decode_event(entry_type, data, self.generation)
+        except EventMalformed as error:
+            raise PrepareError(None, f"entry {number}: {error}") from error
+        value = seconds = None
+        if may_begin:
+            mark, value = _beginning_of(by, event)
         if isinstance(event, _TIMED) and event.timestamp <= TIME_SECONDS_MAX:
-            return event.timestamp
-        return None
+            seconds = event.timestamp
+        return Look(mark, value, seconds)
 
     def name_of(self, value: int | None, first: int, end: int) -> str:
         """Name a block by its content: `batch 12, entries 100 to 250`."""
@@ -151,19 +168,22 @@ class Grouping:
             entries if value is None or isinstance(self.by, int) else f"{_NAMES[self.by]} {value}, {entries}"
         )
 
-    def _event(self, number: int, entry_type: int, data: bytes) -> Event:
-        try:
-            return decode_event(entry_type, data, self.generation)
-        except EventMalformed as error:
-            raise PrepareError(None, f"entry {number}: {error}") from error
 
-
-def _network_type(by: str) -> int:
-    return BookmarkType.BATCH if by == "batch" else BookmarkType.L2_BLOCK
-
-
-def _original_type(by: str) -> int:
-    return OriginalBookmarkType.BATCH if by == "batch" else OriginalBookmarkType.L2_BLOCK
+def _beginning_of(by: GroupBy, event: Event) -> tuple[Mark, int | None]:
+    """Return the mark of an event, if it was directly after no bookmark, and the number that it names."""
+    is_batch = by == "batch"
+    match event:
+        case Bookmark(type=kind, value=value):
+            if kind == (BookmarkType.BATCH if is_batch else BookmarkType.L2_BLOCK):
+                return Mark.BOOKMARK, value
+        case OriginalBookmark(type=kind, number=value):
+            if kind == (OriginalBookmarkType.BATCH if is_batch else OriginalBookmarkType.L2_BLOCK):
+                return Mark.BOOKMARK, value
+        case BatchStart(number=value) if is_batch:
+            return Mark.EVENT, value
+        case L2Block(number=value) | StartL2Block(block_number=value) if not is_batch:
+            return Mark.EVENT, value
+    return Mark.NONE, None
 
 
 def entry_item(number: Any, entry_type: Any, data: Any) -> bytes:
@@ -312,12 +332,15 @@ class StreamBlocks:
             raise PrepareError(None, _out_of_order(number, self._next_entry))
         item = entry_item(number, entry_type, data)
         grouping = self._grouping
-        mark, value = grouping.mark_of(number, entry_type, data)
-        begins = mark == Mark.BOOKMARK or (mark == Mark.EVENT and not self._is_after_bookmark)
-        seconds = None
+        mark, value, seconds = grouping.look(
+            number,
+            entry_type,
+            data,
+            is_after_bookmark=self._is_after_bookmark,
+            wants_time=self._seconds is None,
+        )
+        begins = mark != Mark.NONE
         ends_block = begins and self._has_begun
-        if ends_block or self._seconds is None:
-            seconds = grouping.seconds_of(number, entry_type, data)
         first = number if ends_block else number - len(self._items)
         size_bytes = entry_size(item) + (0 if ends_block else self._size_bytes)
         block_number = self._number + ends_block
@@ -353,6 +376,113 @@ class StreamBlocks:
         self._items, self._size_bytes = [], 0
         self._has_begun, self._value, self._seconds = False, None, None
         return block
+
+
+# --- in parts -----------------------------------------------------------------------------------------------
+
+
+class Segment(NamedTuple):
+    """Consecutive entries of one block, as far as a reader of a part of the stream can tell."""
+
+    first: int
+    end: int
+    size_bytes: int
+    mark: Mark
+    """That of its first entry; EVENT may be wrong for the first entry of a part."""
+    value: int | None
+    seconds: int | None
+    """The first timestamp in it."""
+    ends_with_bookmark: bool
+    """Whether its last entry has the mark BOOKMARK."""
+
+
+def segments_of(grouping: Grouping, entries: Iterable[tuple[int, int, bytes]]) -> Iterator[Segment]:
+    """Cut a part of a stream into segments; they are as many as the blocks that begin in it, and one.
+
+    A gap begins a segment, too. Raises PrepareError for an entry that no stream has.
+    """
+    segment: Segment | None = None
+    for number, entry_type, data in entries:
+        size_bytes = entry_size(entry_item(number, entry_type, data))
+        follows = segment is not None and number == segment.end
+        mark, value, seconds = grouping.look(
+            number,
+            entry_type,
+            data,
+            is_after_bookmark=follows and segment is not None and segment.ends_with_bookmark,
+            wants_time=not follows or segment is None or segment.seconds is None,
+        )
+        is_bookmark = mark == Mark.BOOKMARK
+        if segment is not None and follows and mark == Mark.NONE:
+            first, _, before, its_mark, its_value, known, _ = segment
+            known = seconds if known is None else known
+            segment = Segment(
+                first, number + 1, before + size_bytes, its_mark, its_value, known, ends_with_bookmark=False
+            )
+            continue
+        if segment is not None:
+            yield segment
+        segment = Segment(number, number + 1, size_bytes, mark, value, seconds, is_bookmark)
+    if segment is not None:
+        yield segment
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """The blocks of a stream by their entries."""
+
+    starts: array[int]
+    """The first entry of each block."""
+    seconds: array[int]
+    """The time of each block, since 1970."""
+    end: int
+    """The entry after those of the last block."""
+
+    def entry_count(self, block: int) -> int:
+        """Return how many entries a block has."""
+        end = self.starts[block + 1] if block + 1 < len(self.starts) else self.end
+        return end - self.starts[block]
+
+
+def plan_blocks(
+    grouping: Grouping, segments: Iterable[Segment], *, is_whole: bool, block_bytes_max: int
+) -> BlockPlan:
+    """Join the segments of a whole stream, in order of their entries.
+
+    Args:
+        grouping: the rule.
+        segments: of all parts, sorted.
+        is_whole: whether the last block is planned though it is not complete.
+        block_bytes_max: the gateway's `publish.max_block_bytes`.
+
+    Raises:
+        PrepareError: entries are missing or repeated, or a block gets too large.
+    """
+    starts, times = array("q"), array("q")
+    end = size_bytes = 0
+    value: int | None = None
+    has_time = has_begun = is_after_bookmark = False
+    for segment in segments:
+        if segment.first != end:
+            raise PrepareError(None, _out_of_order(segment.first, end))
+        begins = segment.mark == Mark.BOOKMARK or (segment.mark == Mark.EVENT and not is_after_bookmark)
+        if not starts or (begins and has_begun):
+            times.append(times[-1] if times else 0)
+            starts.append(segment.first)
+            size_bytes, has_time, has_begun, value = 0, False, False, None
+        if begins:
+            has_begun, value = True, segment.value
+        if segment.seconds is not None and not has_time:
+            times[-1], has_time = segment.seconds, True
+        end, is_after_bookmark = segment.end, segment.ends_with_bookmark
+        size_bytes += segment.size_bytes
+        entries = range(starts[-1], end)
+        check_block_size(grouping, len(starts) - 1, value, entries, size_bytes, block_bytes_max)
+    is_complete = isinstance(grouping.by, int) and end % grouping.by == 0
+    if starts and not is_complete and not is_whole:
+        end = starts.pop()
+        times.pop()
+    return BlockPlan(starts, times, end)
 
 
 def _out_of_order(got: int, expected: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.datastream import encode_event, entry_type_of
@@ -40,6 +41,8 @@ from sluice.publishers.blocks.stream_grouping import (
     StreamBlocks,
     StreamPoint,
     entry_size,
+    plan_blocks,
+    segments_of,
 )
 from sluice.publishers.errors import OptionError, PrepareError
 from sluice.publishers.sources.stream_runs import PagesReader
@@ -166,7 +169,7 @@ def test_the_sample_becomes_a_linked_chain_and_comes_back(by: object, tmp_path: 
     assert times == sorted(times)
     roots = [summary_of(list(sign_block(block.number, block.items, KEY))) for block in blocks]
     assert [root.root_layout for root in roots] == [16] * len(roots)
-    for before, after in zip(roots, roots[1:], strict=False):
+    for before, after in itertools.pairwise(roots):
         assert after.previous_root_hash == before.root_hash
 
 
@@ -186,7 +189,31 @@ def test_it_goes_on_from_any_point_as_if_it_had_not_stopped(
     assert [block for block in blocks if block] == blocks_of(entries, by)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------
+@given(
+    st.lists(st.sampled_from(NETWORK), max_size=30),
+    st.sampled_from(RULES),
+    st.sets(st.integers(0, 30)),
+    st.booleans(),
+)
+@example(NETWORK, 7, set(), True)
+def test_parts_make_the_blocks_of_the_whole(
+    events: list[Event], by: str | int, cuts: set[int], is_whole: bool
+) -> None:
+    entries = entries_of(events)
+    grouping = Grouping.parse(by)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(entries)), len(entries)]
+    segments = [
+        segment
+        for first, end in itertools.pairwise(bounds)
+        for segment in segments_of(grouping, [(e.number, e.type, e.data) for e in entries[first:end]])
+    ]
+    plan = plan_blocks(grouping, segments, is_whole=is_whole, block_bytes_max=10_000)
+    blocks = blocks_of(entries, by, is_whole=is_whole)
+    assert [plan.entry_count(block) for block in range(len(plan.starts))] == counts_of(blocks)
+    assert list(plan.seconds) == times_of(blocks)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,13 +270,20 @@ def test_a_block_that_no_gateway_takes_is_named() -> None:
         for entry in entries:
             maker.feed(entry.number, entry.type, entry.data)
 
+    def plan(block_bytes_max: int) -> None:
+        segments = segments_of(Grouping("batch"), [(e.number, e.type, e.data) for e in entries])
+        plan_blocks(Grouping("batch"), segments, is_whole=True, block_bytes_max=block_bytes_max)
+
     feed(fits)
+    plan(fits)
     said = (
         rf"^block 1 cannot be prepared: it \(batch 12, entries 1 to 4\) has {fits} bytes "
         rf"\(publish.max_block_bytes\), at most {fits - 1} are allowed; group the entries by less$"
     )
     with pytest.raises(PrepareError, match=said):
         feed(fits - 1)
+    with pytest.raises(PrepareError, match=said):
+        plan(fits - 1)
 
 
 @pytest.mark.parametrize("changed", ["cut", "empty", "json", "more", "random"])
