@@ -437,6 +437,8 @@ class BlockPlan:
     """The time of each block, since 1970."""
     end: int
     """The entry after those of the last block."""
+    entries: int
+    """Those of the stream, also of a block that is not complete."""
 
     def entry_count(self, block: int) -> int:
         """Return how many entries a block has."""
@@ -478,11 +480,12 @@ def plan_blocks(
         size_bytes += segment.size_bytes
         entries = range(starts[-1], end)
         check_block_size(grouping, len(starts) - 1, value, entries, size_bytes, block_bytes_max)
+    count = end
     is_complete = isinstance(grouping.by, int) and end % grouping.by == 0
     if starts and not is_complete and not is_whole:
         end = starts.pop()
         times.pop()
-    return BlockPlan(starts, times, end)
+    return BlockPlan(starts, times, end, count)
 
 
 def _out_of_order(got: int, expected: int) -> str:

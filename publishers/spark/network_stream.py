@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +42,22 @@ from sluice.publishers.errors import OptionError, SchemaError
 from sluice.publishers.limits import ARROW_BATCH_HASHES, BLOCK_FILE_BYTES_MAX
 from sluice.publishers.number_range import NUMBER_MAX
 from sluice.publishers.spark.batches import row_batches
-from sluice.publishers.spark.data_stream import DATA, ENTRY_COLUMNS, ENTRY_NUMBER, ENTRY_TYPE
-from sluice.publishers.spark.options import one_of, whole_argument
+from sluice.publishers.spark.data_stream import (
+    DATA,
+    ENTRY_COLUMNS,
+    ENTRY_NUMBER,
+    ENTRY_TYPE,
+    StreamOptions,
+)
+from sluice.publishers.spark.options import (
+    check_known,
+    flag,
+    given,
+    one_of,
+    option_names,
+    whole_argument,
+    whole_number,
+)
 from sluice.publishers.spark.prepare import link_blocks
 from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, BLOCK_SCHEMA, ITEMS, spark_schema
 
@@ -50,7 +65,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["entries_to_blocks", "plan_entries", "planned_blocks"]
+__all__ = ["NetworkOptions", "entries_to_blocks", "plan_entries", "planned_blocks", "streamed_blocks"]
 
 _SEGMENT_COLUMNS: Final[Mapping[str, pa.DataType]] = {name: pa.int64() for name in Segment._fields}
 _ITEM: Final = "item"
@@ -62,6 +77,9 @@ _ITEM_COLUMNS: Final[Mapping[str, pa.DataType]] = {
 _ENTRIES, _CHAIN = "entries", "chain"
 _POINT_SCHEMA: Final = "point BINARY"
 _NO_NUMBER: Final = -1
+_FILE_NAMES: Final = option_names("partitions")
+_SERVER_NAMES: Final = option_names("partitions entries_per_batch stream_type deadline_seconds")
+_OWN_NAMES: Final = option_names("group_by generation max_block_bytes")
 
 Entries = Iterable[tuple[int, int, bytes]]
 
@@ -96,29 +114,60 @@ def entries_to_blocks(
         PrepareError: entries are missing or repeated, or make a block that no gateway takes. Of a stream,
             reading the result raises it. Reading it fails, too, if a batch has other rows the second time.
     """
-    grouping = Grouping.parse(group_by, _generation(generation))
-    block_bytes_max = whole_argument("max_block_bytes", max_block_bytes, 1)
+    options = NetworkOptions(
+        Grouping.parse(group_by, _generation({"generation": generation})),
+        keep_incomplete,
+        whole_argument("max_block_bytes", max_block_bytes, 1),
+    )
     if not entries.isStreaming:
-        plan = plan_entries(
-            entries, grouping, keep_incomplete=keep_incomplete, block_bytes_max=block_bytes_max
-        )
-        return planned_blocks(entries, plan)
+        return planned_blocks(entries, plan_entries(entries, options))
     if keep_incomplete:
         raise OptionError("keep_incomplete", "True", "False for a stream, which has no last block")
+    return streamed_blocks(entries, options)
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The options of the sources `server` and `file` of `sluice publish`, parsed and checked."""
+
+    grouping: Grouping
+    keep_incomplete: bool = False
+    block_bytes_max: int = BLOCK_FILE_BYTES_MAX
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Those of the source `datastream`."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_server: bool) -> NetworkOptions:
+        """Read the options of one of the two sources; raise OptionError."""
+        options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
+        source_names = _SERVER_NAMES if is_server else _FILE_NAMES
+        own_names = _OWN_NAMES if is_server else _OWN_NAMES | {"keep_incomplete"}
+        check_known(options, source_names | own_names)
+        source = {name: value for name, value in options.items() if name in source_names}
+        StreamOptions.parse(source)
+        grouping = Grouping.parse(options.get("group_by", "batch").strip(), _generation(options))
+        own = given(
+            keep_incomplete=flag(options, "keep_incomplete"),
+            block_bytes_max=whole_number(options, "max_block_bytes", 1, NUMBER_MAX),
+        )
+        return cls(grouping, source=source, **own)
+
+
+def streamed_blocks(entries: DataFrame, options: NetworkOptions) -> DataFrame:
+    """Return the linked blocks of a stream."""
     from pyspark.sql import functions as F
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    take = partial(_take_entries, grouping, block_bytes_max)
+    take = partial(_take_entries, options.grouping, options.block_bytes_max)
     keyed = _checked(entries).withColumn(_CHAIN, F.lit(0))
     return keyed.groupBy(_CHAIN).applyInPandasWithState(
         take, BLOCK_SCHEMA, _POINT_SCHEMA, "append", GroupStateTimeout.NoTimeout
     )
 
 
-def plan_entries(
-    entries: DataFrame, grouping: Grouping, *, keep_incomplete: bool, block_bytes_max: int
-) -> BlockPlan:
+def plan_entries(entries: DataFrame, options: NetworkOptions) -> BlockPlan:
     """Find the blocks of a batch DataFrame; raise as `entries_to_blocks`."""
+    grouping = options.grouping
     find = partial(_segment_batches, grouping)
     found = _checked(entries).mapInArrow(find, spark_schema(_SEGMENT_COLUMNS)).toArrow()
     columns = [column.to_pylist() for column in found.sort_by(Segment._fields[0]).columns]
@@ -126,7 +175,9 @@ def plan_entries(
         Segment(first, end, size_bytes, Mark(mark), value, seconds, bool(ends_with_bookmark))
         for first, end, size_bytes, mark, value, seconds, ends_with_bookmark in zip(*columns, strict=True)
     )
-    return plan_blocks(grouping, segments, is_whole=keep_incomplete, block_bytes_max=block_bytes_max)
+    return plan_blocks(
+        grouping, segments, is_whole=options.keep_incomplete, block_bytes_max=options.block_bytes_max
+    )
 
 
 def planned_blocks(entries: DataFrame, plan: BlockPlan) -> DataFrame:
@@ -148,8 +199,8 @@ def planned_blocks(entries: DataFrame, plan: BlockPlan) -> DataFrame:
     return link_blocks(gathered.select(BLOCK_NUMBER, whole.alias(ITEMS)))
 
 
-def _generation(text: str) -> Generation | None:
-    chosen = one_of({"generation": text}, "generation", ("auto", *(kind.value for kind in Generation)))
+def _generation(options: Mapping[str, str]) -> Generation | None:
+    chosen = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
     return None if chosen in (None, "auto") else Generation(chosen)
 
 
@@ -157,7 +208,7 @@ def _checked(entries: DataFrame) -> DataFrame:
     """Return the three columns; a null number or type is -1, which no entry has."""
     from pyspark.sql import functions as F
 
-    types = {field.name: field.dataType.simpleString() for field in entries.schema.fields}
+    types = {column.name: column.dataType.simpleString() for column in entries.schema.fields}
     for name, kinds in (
         (ENTRY_NUMBER, ("bigint", "int")),
         (ENTRY_TYPE, ("bigint", "int")),

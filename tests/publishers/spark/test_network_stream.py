@@ -20,6 +20,7 @@ from sluice.publishers.errors import OptionError, PrepareError, SchemaError
 from sluice.publishers.sources.stream_runs import PagesReader
 from sluice.publishers.spark import chain_start, entries_to_blocks, link_blocks
 from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.network_stream import NetworkOptions, plan_entries, planned_blocks
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.reference_data import needs_stream
@@ -168,15 +169,13 @@ def test_arguments_out_of_range(spark: SparkSession, arguments: dict[str, Any]) 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("few_partitions")
-def test_a_frame_with_other_rows_the_second_time_fails(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [(number, BOOKMARK_TYPE, b"") for number in range(4)]
-    frame_of(spark, rows).write.parquet(str(tmp_path / "entries"))
-    frame = spark.read.parquet(str(tmp_path / "entries"))
-    blocks = entries_to_blocks(frame, 4)
-    frame_of(spark, [(4, BOOKMARK_TYPE, b"")]).write.mode("append").parquet(str(tmp_path / "entries"))
-    frame_of(spark, rows[1:]).write.mode("overwrite").parquet(str(tmp_path / "entries"))
-    spark.catalog.refreshByPath(str(tmp_path / "entries"))
-    with pytest.raises(Exception, match="block 0 has other entries than when its stream was read first"):
+@pytest.mark.parametrize("changed", ["first", "last", "twice"])
+def test_a_frame_with_other_rows_the_second_time_fails(spark: SparkSession, changed: str) -> None:
+    rows = [(number, BOOKMARK_TYPE, b"") for number in range(8)]
+    plan = plan_entries(frame_of(spark, rows), NetworkOptions(Grouping(4)))
+    again = {"first": [*rows[:4], *rows[5:]], "last": rows[:-1], "twice": [*rows, rows[5]]}[changed]
+    blocks = planned_blocks(frame_of(spark, again), plan)
+    with pytest.raises(Exception, match="block 1 has other entries than when its stream was read first"):
         blocks.collect()
 
 
