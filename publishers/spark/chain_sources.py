@@ -341,8 +341,12 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
     from sluice.publishers.spark.data_stream import StreamOptions
+    from sluice.publishers.spark.network_stream import NetworkOptions
 
-    stream_type = StreamOptions.parse(source.options).stream_type
+    options = source.options
+    if source.is_network:
+        options = NetworkOptions.parse(options, is_server=True).source
+    stream_type = StreamOptions.parse(options).stream_type
     trouble = ""
     for address in parse_addresses(source.location, port_min=1):
         try:
