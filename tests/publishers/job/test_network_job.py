@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +37,19 @@ from tests.reference_data import needs_stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SHUFFLE = "spark.sql.shuffle.partitions"
 Blocks = list[tuple[int, tuple[bytes, ...]]]
 
-pytestmark = [pytest.mark.spark, needs_stream, pytest.mark.usefixtures("few_partitions")]
+pytestmark = [pytest.mark.spark, needs_stream, pytest.mark.usefixtures("one_partition")]
+
+
+@pytest.fixture
+def one_partition(spark: SparkSession) -> Iterator[None]:
+    """Shuffle into one partition, as `sluice publish` does for a server."""
+    before = str(spark.conf.get(SHUFFLE))
+    spark.conf.set(SHUFFLE, "1")
+    yield
+    spark.conf.set(SHUFFLE, before)
 
 
 @pytest.fixture
@@ -88,6 +98,7 @@ def source_of(server: ServerThread, by: str, **options: str) -> SourceName:
     return parse_source(f"server:{server.host}:{server.port}", {"group_by": by, **options})
 
 
+@pytest.mark.slow
 def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
 ) -> None:
@@ -113,6 +124,7 @@ def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
         assert (row.blocks, row.safe_through, row.unacknowledged) == (len(expected), len(expected) - 1, 0)
 
 
+@pytest.mark.slow
 def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
 ) -> None:
