@@ -17,6 +17,7 @@ Source: docs/spark.md, "The stream of a network"; docs/spec/stream-file.md secti
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ GROUP_ENTRIES_MAX: Final = BLOCK_ITEMS_MAX - FRAME_ITEMS
 TIME_SECONDS_MAX: Final = 253_402_300_799
 """The end of the year 9999. A later timestamp is an error of its writer, and counts as none."""
 _ENTRY_TYPE_MAX: Final = (1 << 32) - 1
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 
 # First bytes of the bookmarks that may begin a block, in both generations; the others are not decoded.
 _BOOKMARK_STARTS: Final = {"batch": (b"\x08\x01", b"\x01"), "l2block": (b"\x08\x02", b"\x00")}
@@ -113,7 +115,7 @@ class Grouping:
     @classmethod
     def parse(cls, by: object, generation: Generation | None = None) -> Grouping:
         """Return the rule of an argument, or of a text such as `batch` or `500`; raise OptionError."""
-        count = int(by) if isinstance(by, str) and by.isascii() and by.isdecimal() else by
+        count = int(by) if isinstance(by, str) and _COUNT.fullmatch(by) else by
         if isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= GROUP_ENTRIES_MAX:
             return cls(count, generation)
         for known in ("batch", "l2block", "bookmark"):

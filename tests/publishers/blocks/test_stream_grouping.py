@@ -217,7 +217,23 @@ def test_parts_make_the_blocks_of_the_whole(
 
 
 @pytest.mark.parametrize(
-    "by", ["", "Batch", "block", "0", "-1", "1.5", 0, -1, 1.5, True, None, GROUP_ENTRIES_MAX + 1]
+    "by",
+    [
+        "",
+        "Batch",
+        "9" * 5000,
+        "\u0663",
+        "block",
+        "0",
+        "-1",
+        "1.5",
+        0,
+        -1,
+        1.5,
+        True,
+        None,
+        GROUP_ENTRIES_MAX + 1,
+    ],
 )
 def test_a_rule_that_does_not_exist(by: object) -> None:
     with pytest.raises(OptionError, match=r"option 'group_by': got .*, expected batch, l2block, bookmark"):
