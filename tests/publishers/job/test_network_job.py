@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.file.streamer import DataStreamer
-from sluice.datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Entry
 from sluice.gateway.blocks.items import stream_entry_of
 from sluice.gateway.node.node import Node
 from sluice.publishers.blocks.linking import sign_block
@@ -54,10 +55,12 @@ def one_partition(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def entries(tmp_path: Path) -> list[Entry]:
-    """The beginning of the sample, with its large batch."""
+    """The beginning of the sample; one entry is as long as any may be."""
     with PagesReader(sample_file(tmp_path)) as pages:
         whole = (entry for page in pages.pages_from(pages.run_from(0)) for entry in page)
-        return [entry for entry in whole if entry.number < 3000]
+        found = list(itertools.islice(whole, 3000))
+    found[19] = Entry(0xFFFFFFFF, 19, bytes(DATA_SIZE_MAX))
+    return found
 
 
 @pytest.fixture
