@@ -35,7 +35,7 @@ from sluice.datastream.events.original_events import (
     OriginalUpdateGer,
     StartL2Block,
 )
-from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, NOT_FOUND_TYPE
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import stream_entry_item
@@ -70,7 +70,7 @@ GROUP_ENTRIES_MAX: Final = BLOCK_ITEMS_MAX - FRAME_ITEMS
 """Entries that a gateway takes in one block."""
 TIME_SECONDS_MAX: Final = 253_402_300_799
 """The end of the year 9999. A later timestamp is an error of its writer, and counts as none."""
-_ENTRY_TYPE_MAX: Final = (1 << 32) - 1
+_ENTRY_TYPE_MAX: Final = NOT_FOUND_TYPE - 1
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 
 # First bytes of the bookmarks that may begin a block, in both generations; the others are not decoded.

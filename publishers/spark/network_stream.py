@@ -23,6 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from sluice.datastream.events.events import Generation
 from sluice.publishers.blocks.block_items import SECOND_NS, header_item
@@ -38,7 +40,7 @@ from sluice.publishers.blocks.stream_grouping import (
     plan_blocks,
     segments_of,
 )
-from sluice.publishers.errors import OptionError, SchemaError
+from sluice.publishers.errors import OptionError, SchemaError, SparkJobFailed
 from sluice.publishers.limits import ARROW_BATCH_HASHES, BLOCK_FILE_BYTES_MAX
 from sluice.publishers.number_range import NUMBER_MAX
 from sluice.publishers.spark.batches import row_batches
@@ -49,6 +51,7 @@ from sluice.publishers.spark.data_stream import (
     ENTRY_TYPE,
     StreamOptions,
 )
+from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.options import (
     check_known,
     flag,
@@ -113,6 +116,7 @@ def entries_to_blocks(
         OptionError: an argument is out of range.
         PrepareError: entries are missing or repeated, or make a block that no gateway takes. Of a stream,
             reading the result raises it. Reading it fails, too, if a batch has other rows the second time.
+        SparkJobFailed: the entries of a batch cannot be read, or no stream has one of them; it says why.
     """
     options = NetworkOptions(
         Grouping.parse(group_by, _generation({"generation": generation})),
@@ -169,7 +173,11 @@ def plan_entries(entries: DataFrame, options: NetworkOptions) -> BlockPlan:
     """Find the blocks of a batch DataFrame; raise as `entries_to_blocks`."""
     grouping = options.grouping
     find = partial(_segment_batches, grouping)
-    found = _checked(entries).mapInArrow(find, spark_schema(_SEGMENT_COLUMNS)).toArrow()
+    checked = _checked(entries)
+    try:
+        found = checked.mapInArrow(find, spark_schema(_SEGMENT_COLUMNS)).toArrow()
+    except (PySparkException, Py4JError) as error:
+        raise SparkJobFailed(reason_in(str(error))) from error
     columns = [column.to_pylist() for column in found.sort_by(Segment._fields[0]).columns]
     segments = (
         Segment(first, end, size_bytes, Mark(mark), value, seconds, bool(ends_with_bookmark))

@@ -246,9 +246,9 @@ def test_a_rule_that_does_not_exist(by: object) -> None:
         (2, 1, b"", "entry 2 is there more than once"),
         (4, 1, b"", "entry 3 is missing before entry 4"),
         (9, 1, b"", "entries 3 to 8 are missing before entry 9"),
-        (3, 1 << 32, b"", "entry 3 has type 4294967296, expected 0 to 4294967295"),
-        (3, -1, b"", "entry 3 has type -1, expected 0 to 4294967295"),
-        (3, None, b"", "entry 3 has type None, expected 0 to 4294967295"),
+        (3, 0xFFFFFFFF, b"", "entry 3 has type 4294967295, expected 0 to 4294967294"),
+        (3, -1, b"", "entry 3 has type -1, expected 0 to 4294967294"),
+        (3, None, b"", "entry 3 has type None, expected 0 to 4294967294"),
         (3, 1, None, r"entry 3 has no data \(null\)"),
         (
             3,
@@ -266,7 +266,7 @@ def test_an_entry_that_no_stream_has_next(number: int, entry_type: int, data: by
     with pytest.raises(PrepareError, match=said):
         maker.feed(number, entry_type, data)
     assert maker.point == point
-    maker.feed(3, 0xFFFFFFFF, bytes(DATA_SIZE_MAX))
+    maker.feed(3, 0xFFFFFFFE, bytes(DATA_SIZE_MAX))
 
 
 def test_an_event_of_another_generation_than_the_stated_one() -> None:

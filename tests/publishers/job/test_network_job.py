@@ -59,7 +59,7 @@ def entries(tmp_path: Path) -> list[Entry]:
     with PagesReader(sample_file(tmp_path)) as pages:
         whole = (entry for page in pages.pages_from(pages.run_from(0)) for entry in page)
         found = list(itertools.islice(whole, 3000))
-    found[19] = Entry(0xFFFFFFFF, 19, bytes(DATA_SIZE_MAX))
+    found[19] = Entry(0xFFFFFFFE, 19, bytes(DATA_SIZE_MAX))
     return found
 
 
