@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from sluice.publishers.errors import OptionError, PrepareError, SchemaError, SparkJobFailed
 from sluice.publishers.sources.stream_runs import PagesReader
 from sluice.publishers.spark import chain_start, entries_to_blocks, link_blocks
-from sluice.publishers.spark.network_stream import NetworkOptions, plan_entries, planned_blocks
+from sluice.publishers.spark.network_stream import NetworkOptions, _in_order, plan_entries, planned_blocks
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.reference_data import needs_stream
@@ -179,6 +180,22 @@ def test_a_frame_with_other_rows_the_second_time_fails(spark: SparkSession, chan
 
 
 # --- a stream -----------------------------------------------------------------------------------------------
+
+
+def test_entries_that_come_early_wait_for_their_turn_alone() -> None:
+    pd: Any = pytest.importorskip("pandas")
+    entries = [(number, 1, b"%d" % number) for number in range(20)]
+    shuffled = [*entries[:5], *Random(1).sample(entries[5:], 15)]
+    frames = [
+        pd.DataFrame(shuffled[at : at + 4], columns=["entry_number", "entry_type", "data"])
+        for at in range(0, 20, 4)
+    ]
+    assert list(_in_order(iter(frames), 0)) == entries
+    assert list(itertools.islice(_in_order(iter(frames[:1]), 0), 4)) == entries[:4]  # at once
+    twice = [*frames, frames[0]]
+    assert [number for number, _, _ in _in_order(iter(twice), 0)] == [*range(20), *range(4)]
+    gap = [number for number, _, _ in _in_order(iter(frames[1:]), 0)]
+    assert gap == sorted(number for number, _, _ in shuffled[4:])
 
 
 def _add(batches: list[Blocks], blocks: DataFrame, batch: int) -> None:
