@@ -159,10 +159,9 @@ class _Request:
     help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
     "glob such as 'blocks/**/*.zip'; several of them are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
     "datastream:PATH or datastream:HOST:PORT, a node's stream; blockstream:HOST:PORT, its gRPC address; "
-    "parquet:PATH or "
-    "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>. Or the stream of a zkEVM "
-    "network, of which blocks are made: server:HOST:PORT, its sequencer's data streamer, or file:PATH, a "
-    "stream file.",
+    "parquet:PATH or table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>. Or the stream "
+    "of a zkEVM network, of which blocks are made: server:HOST:PORT, its sequencer's data streamer, or "
+    "file:PATH, a stream file.",
 )
 @click.option(
     "--group-by",
