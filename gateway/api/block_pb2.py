@@ -24,29 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esluice/gateway/api/block.proto\x12\x1c\x63om.hedera.hapi.block.stream\"\x16\n\x05\x42lock\x12\r\n\x05items\x18\x01 \x03(\x0c\"\xda\x01\n\tBlockItem\x12\x41\n\x0c\x62lock_header\x18\x01 \x01(\x0b\x32).com.hedera.hapi.block.stream.BlockHeaderH\x00\x12?\n\x0b\x62lock_proof\x18\t \x01(\x0b\x32(.com.hedera.hapi.block.stream.BlockProofH\x00\x12\x41\n\x0c\x62lock_footer\x18\x0c \x01(\x0b\x32).com.hedera.hapi.block.stream.BlockFooterH\x00\x42\x06\n\x04item\"\xbd\x02\n\x0b\x42lockHeader\x12I\n\x12hapi_proto_version\x18\x01 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12G\n\x10software_version\x18\x02 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12@\n\x0f\x62lock_timestamp\x18\x04 \x01(\x0b\x32\'.com.hedera.hapi.block.stream.Timestamp\x12H\n\x0ehash_algorithm\x18\x05 \x01(\x0e\x32\x30.com.hedera.hapi.block.stream.BlockHashAlgorithm\"\x83\x01\n\x0b\x42lockFooter\x12 \n\x18previous_block_root_hash\x18\x01 \x01(\x0c\x12*\n\"root_hash_of_all_block_hashes_tree\x18\x02 \x01(\x0c\x12&\n\x1estart_of_block_state_root_hash\x18\x03 \x01(\x0c\"\xb3\x01\n\nBlockProof\x12\r\n\x05\x62lock\x18\x01 \x01(\x04\x12L\n\x12signed_block_proof\x18\x02 \x01(\x0b\x32..com.hedera.hapi.block.stream.SignedBlockProofH\x00\x12\x1b\n\x11\x62lock_state_proof\x18\x03 \x01(\x0cH\x00\x12\"\n\x18signed_record_file_proof\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05proof\"+\n\x10SignedBlockProof\x12\x17\n\x0f\x62lock_signature\x18\x01 \x01(\x0c\"Z\n\x0fSemanticVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\x12\r\n\x05patch\x18\x03 \x01(\x05\x12\x0b\n\x03pre\x18\x04 \x01(\t\x12\r\n\x05\x62uild\x18\x05 \x01(\t\"+\n\tTimestamp\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05*\"\n\x12\x42lockHashAlgorithm\x12\x0c\n\x08SHA2_384\x10\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esluice/gateway/api/block.proto\x12\x1c\x63om.hedera.hapi.block.stream\"\x16\n\x05\x42lock\x12\r\n\x05items\x18\x01 \x03(\x0c\"\x9e\x02\n\tBlockItem\x12\x41\n\x0c\x62lock_header\x18\x01 \x01(\x0b\x32).com.hedera.hapi.block.stream.BlockHeaderH\x00\x12?\n\x0b\x62lock_proof\x18\t \x01(\x0b\x32(.com.hedera.hapi.block.stream.BlockProofH\x00\x12\x41\n\x0c\x62lock_footer\x18\x0c \x01(\x0b\x32).com.hedera.hapi.block.stream.BlockFooterH\x00\x12\x42\n\x0cstream_entry\x18\xf0\x07 \x01(\x0b\x32).com.hedera.hapi.block.stream.StreamEntryH\x00\x42\x06\n\x04item\"\xbd\x02\n\x0b\x42lockHeader\x12I\n\x12hapi_proto_version\x18\x01 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12G\n\x10software_version\x18\x02 \x01(\x0b\x32-.com.hedera.hapi.block.stream.SemanticVersion\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12@\n\x0f\x62lock_timestamp\x18\x04 \x01(\x0b\x32\'.com.hedera.hapi.block.stream.Timestamp\x12H\n\x0ehash_algorithm\x18\x05 \x01(\x0e\x32\x30.com.hedera.hapi.block.stream.BlockHashAlgorithm\"\x83\x01\n\x0b\x42lockFooter\x12 \n\x18previous_block_root_hash\x18\x01 \x01(\x0c\x12*\n\"root_hash_of_all_block_hashes_tree\x18\x02 \x01(\x0c\x12&\n\x1estart_of_block_state_root_hash\x18\x03 \x01(\x0c\"\xb3\x01\n\nBlockProof\x12\r\n\x05\x62lock\x18\x01 \x01(\x04\x12L\n\x12signed_block_proof\x18\x02 \x01(\x0b\x32..com.hedera.hapi.block.stream.SignedBlockProofH\x00\x12\x1b\n\x11\x62lock_state_proof\x18\x03 \x01(\x0cH\x00\x12\"\n\x18signed_record_file_proof\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05proof\"+\n\x10SignedBlockProof\x12\x17\n\x0f\x62lock_signature\x18\x01 \x01(\x0c\"/\n\x0bStreamEntry\x12\x12\n\nentry_type\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"Z\n\x0fSemanticVersion\x12\r\n\x05major\x18\x01 \x01(\x05\x12\r\n\x05minor\x18\x02 \x01(\x05\x12\r\n\x05patch\x18\x03 \x01(\x05\x12\x0b\n\x03pre\x18\x04 \x01(\t\x12\r\n\x05\x62uild\x18\x05 \x01(\t\"+\n\tTimestamp\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05*\"\n\x12\x42lockHashAlgorithm\x12\x0c\n\x08SHA2_384\x10\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sluice.gateway.api.block_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BLOCKHASHALGORITHM']._serialized_start=1127
-  _globals['_BLOCKHASHALGORITHM']._serialized_end=1161
+  _globals['_BLOCKHASHALGORITHM']._serialized_start=1244
+  _globals['_BLOCKHASHALGORITHM']._serialized_end=1278
   _globals['_BLOCK']._serialized_start=64
   _globals['_BLOCK']._serialized_end=86
   _globals['_BLOCKITEM']._serialized_start=89
-  _globals['_BLOCKITEM']._serialized_end=307
-  _globals['_BLOCKHEADER']._serialized_start=310
-  _globals['_BLOCKHEADER']._serialized_end=627
-  _globals['_BLOCKFOOTER']._serialized_start=630
-  _globals['_BLOCKFOOTER']._serialized_end=761
-  _globals['_BLOCKPROOF']._serialized_start=764
-  _globals['_BLOCKPROOF']._serialized_end=943
-  _globals['_SIGNEDBLOCKPROOF']._serialized_start=945
-  _globals['_SIGNEDBLOCKPROOF']._serialized_end=988
-  _globals['_SEMANTICVERSION']._serialized_start=990
-  _globals['_SEMANTICVERSION']._serialized_end=1080
-  _globals['_TIMESTAMP']._serialized_start=1082
-  _globals['_TIMESTAMP']._serialized_end=1125
+  _globals['_BLOCKITEM']._serialized_end=375
+  _globals['_BLOCKHEADER']._serialized_start=378
+  _globals['_BLOCKHEADER']._serialized_end=695
+  _globals['_BLOCKFOOTER']._serialized_start=698
+  _globals['_BLOCKFOOTER']._serialized_end=829
+  _globals['_BLOCKPROOF']._serialized_start=832
+  _globals['_BLOCKPROOF']._serialized_end=1011
+  _globals['_SIGNEDBLOCKPROOF']._serialized_start=1013
+  _globals['_SIGNEDBLOCKPROOF']._serialized_end=1056
+  _globals['_STREAMENTRY']._serialized_start=1058
+  _globals['_STREAMENTRY']._serialized_end=1105
+  _globals['_SEMANTICVERSION']._serialized_start=1107
+  _globals['_SEMANTICVERSION']._serialized_end=1197
+  _globals['_TIMESTAMP']._serialized_start=1199
+  _globals['_TIMESTAMP']._serialized_end=1242
 # @@protoc_insertion_point(module_scope)

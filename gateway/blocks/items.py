@@ -1,4 +1,4 @@
-"""Block items as bytes: their kinds, the fields of their messages, and the three that are parsed.
+"""Block items as bytes: their kinds, the fields of their messages, and the few that are parsed.
 
 Pure. An item is one serialized `BlockItem`: a single length-delimited field.
 
@@ -7,11 +7,12 @@ Pure. An item is one serialized `BlockItem`: a single length-delimited field.
     ba 01 00              field 23, which needs a tag of two bytes, empty
 
 Nodes hash and store items as received, so two encodings of one item would make two blocks. Tag and length
-must therefore have their shortest form. For the same reason header, footer and proofs are read strictly:
+must therefore have their shortest form. For the same reason some items are read strictly:
 
     header   fields 1 and 4 are needed; later fields may follow, since the header's bytes are hashed
     footer   two or three hashes of 48 bytes and nothing else, since only the hashes are hashed
     proof    for the header's number, and in canonical encoding if its kind is known
+    stream entry   in canonical encoding: the entry decides the item's bytes
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 2; docs/spec/proofs.md section 5.3.
 """
 
@@ -51,6 +52,8 @@ __all__ = [
     "read_footer",
     "read_header",
     "refused",
+    "stream_entry_item",
+    "stream_entry_of",
     "varint",
 ]
 
@@ -76,6 +79,8 @@ class ItemKind(IntEnum):
     TRACE_DATA = 11
     BLOCK_FOOTER = 12
     REDACTED_ITEM = 19
+    STREAM_ENTRY = 1008
+    """Sluice's own: an entry of a network's data stream."""
 
 
 class WireType(IntEnum):
@@ -108,6 +113,11 @@ _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
 assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)  # as in kinds_of
+_STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)
+_STREAM_ENTRY_TAG: Final = b"\x82\x3f"
+_ENTRY_TYPE_TAG: Final = b"\x08"
+_ENTRY_DATA_TAG: Final = b"\x12"
+_ENTRY_TYPE_MAX: Final = (1 << 32) - 1
 
 
 def kind_of(item: bytes) -> int:
@@ -160,6 +170,15 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
+    if item[:2] == _STREAM_ENTRY_TAG:  # blocks of a network's stream have hardly any other items
+        size = len(item)
+        if size <= _SIZE_MAX_LENGTH_1 + 1:
+            if size > 2 and item[2] == size - 3:
+                return _STREAM_ENTRY
+        elif _SIZE_MIN_LENGTH_2 < size <= _SIZE_MAX_LENGTH_2 + 1:
+            length = size - 4
+            if item[2] == length & 0x7F | 0x80 and item[3] == length >> 7:
+                return _STREAM_ENTRY
     if not item:
         raise ItemError("item", "no bytes", "one length-delimited field")
     number, wire_type, offset = _read_tag(item, 0, "item tag")
@@ -218,6 +237,30 @@ def block_number_of(header_item: bytes) -> int:
     if any(unknown[index].field_number == 3 for index in range(len(unknown))):
         raise ItemError("block header field 3 (number)", "a value that is no varint", "a block number")
     return header.number
+
+
+def stream_entry_item(entry_type: int, data: bytes) -> bytes:
+    """Return the item of an entry of a network's stream; a bookmark has type 0xb0."""
+    assert 0 <= entry_type <= _ENTRY_TYPE_MAX
+    body = (_ENTRY_TYPE_TAG + varint(entry_type) if entry_type else b"") + (
+        _ENTRY_DATA_TAG + varint(len(data)) + data if data else b""
+    )
+    return _STREAM_ENTRY_TAG + varint(len(body)) + body
+
+
+def stream_entry_of(item: bytes) -> tuple[int, bytes]:
+    """Return type and data of the entry in a stream entry item.
+
+    Raises:
+        ItemError: it is no such item, or not the one that `stream_entry_item` makes of its entry.
+    """
+    entry = _message_of(item, ItemKind.STREAM_ENTRY, block_pb2.StreamEntry)
+    entry_type, data = entry.entry_type, entry.data
+    canonical = stream_entry_item(entry_type, data)
+    if canonical != item:
+        got = f"{len(item)} bytes that are not its canonical form"
+        raise ItemError("stream entry", got, f"{len(canonical)} bytes: entry_type, data and nothing else")
+    return entry_type, data
 
 
 def _message_of(item: bytes, kind: ItemKind, message_class: type[MessageT]) -> MessageT:

@@ -17,7 +17,7 @@ Pure. Each item's leaf goes into a subtree as it arrives, so only the top is lef
                         10 record file
     state changes       7                              6
     trace data          11                             7
-    extension 0 … 7                                    8 … 15
+    extension 0 … 7                                    8 … 15: 1008, stream entry, is in 0
     none                9 proof, 12 footer             0, 19
     refused             8, 13 … 19                     1, 2, 16, 17, 18
 
@@ -108,6 +108,7 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
 # Module names are faster than members of a class.
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
+_RECORD_FILE: Final = ItemKind.RECORD_FILE
 # Kinds that may occur any number of times between header and footer need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 # For fewer items, pushing leaves one by one is faster than gathering them by subtree.
@@ -374,16 +375,18 @@ class BlockHasher:
         """Check body items of unusual kinds; return the record file and the subtrees of all kinds."""
         record_file = self._record_file
         subtrees = dict(_SUBTREE_OF_KIND)
-        for index in range(start, end):
-            kind = kinds[index]
-            if kind in _BODY_KINDS:
-                continue
+        body = kinds[start:end]
+        first_of = dict(zip(reversed(body), range(end - 1, start - 1, -1), strict=True))
+        unusual = [(index, kind) for kind, index in first_of.items() if kind not in _BODY_KINDS]
+        if body.count(_RECORD_FILE) > 1:
+            unusual.append((kinds.index(_RECORD_FILE, first_of[_RECORD_FILE] + 1), _RECORD_FILE))
+        for index, kind in sorted(unusual):
             what = f"item {self._item_count + index}"
             if kind == ItemKind.BLOCK_HEADER:
                 raise refused(RefusalKind.CANNOT_PARSE, what, "a second block header", "one, the first item")
             if kind == ItemKind.BLOCK_PROOF:
                 raise refused(RefusalKind.MISSING_ITEM, what, "a block proof", "the block footer before it")
-            if kind == ItemKind.RECORD_FILE:
+            if kind == _RECORD_FILE:
                 if record_file is not None:
                     raise refused(RefusalKind.CANNOT_PARSE, what, "a second record file", "at most one")
                 record_file = items[index]

@@ -1,4 +1,6 @@
-"""`sluice publish`: racing Spark jobs publish a chain, from block files, a stream, a node or a lake table."""
+"""`sluice publish`: racing Spark jobs publish a chain, from block files, a stream, a node or a lake table, or
+make it of the stream of a network.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
@@ -42,6 +44,10 @@ PUBLISHERS_MAX: Final = 64
 SHARDS_MAX: Final = 256
 """Most parts at once of one publisher: each is a task slot."""
 STATUS_INTERRUPTED = 130
+GROUP_BY_DEFAULT: Final = "batch"
+_ONE_TASK: Final = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.minBatchesToRetain": "10"}
+"""For a query in which one task makes the chain: other partitions would be empty, and each batch that Spark
+keeps has the entries of a whole block."""
 _WORDS = "sluice.publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")
 _SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
@@ -51,6 +57,8 @@ _NOT_OF_SOURCES = {
     "blockfiles": frozenset(("from", "to", "path", "paths")),
     "blockstream": frozenset(("from", "to", "path", "gateways")),
     "datastream": frozenset(("path", "server")),
+    "server": frozenset(("group_by",)),
+    "file": frozenset(("group_by",)),
     "parquet": frozenset(("path",)),
     "table": frozenset[str](),
 }
@@ -150,8 +158,17 @@ class _Request:
     metavar="SOURCE",
     help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
     "glob such as 'blocks/**/*.zip'; several of them are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
-    "datastream:PATH or datastream:HOST:PORT; blockstream:HOST:PORT, a node's gRPC address; parquet:PATH or "
-    "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>.",
+    "datastream:PATH or datastream:HOST:PORT, a node's stream; blockstream:HOST:PORT, its gRPC address; "
+    "parquet:PATH or table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>. Or the stream "
+    "of a zkEVM network, of which blocks are made: server:HOST:PORT, its sequencer's data streamer, or "
+    "file:PATH, a stream file.",
+)
+@click.option(
+    "--group-by",
+    "group_by",
+    metavar="batch|l2block|bookmark|N",
+    help="What makes one block of a source server: or file: a batch (the default), an L2 block, the entries "
+    "from a bookmark to the next, or N entries.",
 )
 @click.option(
     "--option",
@@ -205,7 +222,8 @@ class _Request:
     callback=_parse_key,
     metavar="FILE|env:NAME",
     help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. Workers "
-    "read it from the file or the environment variable; no plan and no log has it.",
+    "read it from the file or the environment variable; no plan and no log has it. Sources server: and file: "
+    "need it.",
 )
 @click.option(
     "--follow",
@@ -274,6 +292,7 @@ def command(
     context: click.Context,
     source_texts: tuple[str, ...],
     source_options: dict[str, str],
+    group_by: str | None,
     first: int | None,
     last: int | None,
     gateways: tuple[str, ...],
@@ -305,8 +324,11 @@ def command(
         raise click.UsageError(f"--to {last} is before --from {first or 0}")
     if follow != (checkpoint is not None):
         raise click.UsageError("--follow and --checkpoint go together")
+    source = _source(source_texts, source_options, group_by, is_followed=follow)
+    if source.is_network and key is None:
+        raise click.UsageError(f"{source} needs --sign: the blocks that are made of it have no proofs")
     request = _Request(
-        source=_source(source_texts, source_options, is_followed=follow),
+        source=source,
         gateways=gateways,
         numbers=NumberRange(first or 0, None if last is None else last + 1),
         publisher_count=publisher_count,
@@ -340,8 +362,10 @@ def _check_log(path: Path | None) -> None:
         raise click.BadParameter(got, param_hint="--spark-log") from error
 
 
-def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
-    """Parse the source and the options of its format.
+def _source(
+    texts: tuple[str, ...], options: dict[str, str], group_by: str | None, *, is_followed: bool
+) -> SourceName:
+    """Parse the source and the options of its format; add the default of --group-by.
 
     It refuses a wrong source before the checkpoint, which belongs to its first source for good.
     """
@@ -356,6 +380,10 @@ def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: boo
     for name in sorted(options):
         if name.lower() in _NOT_OF_SOURCES[source.kind]:
             raise click.BadParameter(f"{name} has an option of its own", param_hint="--option")
+    if source.is_network:
+        source = replace(source, options={**source.options, "group_by": group_by or GROUP_BY_DEFAULT})
+    elif group_by is not None:
+        raise click.UsageError(f"--group-by is for server: and file: sources, not {source.kind}:")
     try:
         check_options(source)
     except OptionError as error:
@@ -421,10 +449,14 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
         checkpoint = None
         if request.checkpoint is not None:
             source, first = str(request.source), request.numbers.first
-            checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first))
+            group_by = request.source.options.get("group_by") if request.source.is_network else None
+            checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first, group_by))
         slots = request.publisher_count * request.shards
+        settings = request.settings
+        if request.source.kind == "server":
+            settings = {**_ONE_TASK, **settings}
         spark = build_session(
-            request.master, slots, "sluice publish", log_file=request.spark_log, settings=request.settings
+            request.master, slots, "sluice publish", log_file=request.spark_log, settings=settings
         )
         cleanup.callback(spark.stop)
         leave_signals_to_python(spark)

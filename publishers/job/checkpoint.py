@@ -30,12 +30,14 @@ _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 class FollowCheckpoint:
     """The folder, locked from `__enter__` to `__exit__`, or to the end of the process.
 
-    `first_block` is `--from`, or 0.
+    `first_block` is `--from`, or 0, and `group_by` is `--group-by` of a source that has it.
     """
 
-    def __init__(self, folder: Path, source: str, first_block: int) -> None:
+    def __init__(self, folder: Path, source: str, first_block: int, group_by: str | None = None) -> None:
         self.folder = folder.absolute()
-        self._facts = {"source": source, "from": first_block}
+        self._facts: dict[str, str | int] = {"source": source, "from": first_block}
+        if group_by is not None:
+            self._facts["group-by"] = group_by
         self._lock: int | None = None
         self._made_lock = False
 

@@ -203,7 +203,7 @@ def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
 
 def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
     """Add what earlier runs have published; if nothing is left to do, no batch reports it."""
-    if race.checkpoint is None or source.kind == "datastream":  # which numbers entries
+    if race.checkpoint is None or source.is_server:  # which numbers entries
         return
     for job in jobs:
         following = race.checkpoint.committed_next(job.publisher_id)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sluice.publishers.blocks.linking import ChainStart
     from sluice.publishers.report import by_publisher
     from sluice.publishers.spark.block_sink import read_totals
+    from sluice.publishers.spark.network_stream import entries_to_blocks
     from sluice.publishers.spark.prepare import (
         chain_start,
         link_and_sign_blocks,
@@ -43,6 +44,7 @@ __all__ = [
     "ChainStart",
     "by_publisher",
     "chain_start",
+    "entries_to_blocks",
     "link_and_sign_blocks",
     "link_blocks",
     "publish",
@@ -59,6 +61,7 @@ _HOMES: Final = {
     "ChainStart": "sluice.publishers.blocks.linking",
     "by_publisher": "sluice.publishers.report",
     "chain_start": "sluice.publishers.spark.prepare",
+    "entries_to_blocks": "sluice.publishers.spark.network_stream",
     "link_and_sign_blocks": "sluice.publishers.spark.prepare",
     "link_blocks": "sluice.publishers.spark.prepare",
     "publish": "sluice.publishers.spark.publishing",

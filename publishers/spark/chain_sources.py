@@ -3,6 +3,7 @@
 The driver lists block files, asks a node what it holds, and reads the block numbers of stream files and
 tables. So a broken chain (no blocks, a gap, a number twice, a missing end) is an error before a job starts.
 The stream of a data streamer's server is a query that ends where the stream ended when the query began.
+Blocks of a network's own stream (`server`, `file`) are made here.
 Source: docs/spark.md.
 """
 
@@ -66,6 +67,7 @@ def check_options(source: SourceName) -> None:
     from sluice.publishers.spark.block_files import FileOptions
     from sluice.publishers.spark.block_stream import SubscriptionOptions
     from sluice.publishers.spark.data_stream import StreamOptions
+    from sluice.publishers.spark.network_stream import NetworkOptions
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
     if source.kind == "blockfiles":
@@ -74,14 +76,17 @@ def check_options(source: SourceName) -> None:
         SubscriptionOptions.parse({"gateways": source.location, **given})
     elif source.kind == "datastream":
         StreamOptions.parse(given)
+    elif source.is_network:
+        NetworkOptions.parse(given, is_server=source.is_server)
 
 
 def check_followed(source: SourceName) -> None:
     """Raise OptionError if a source cannot be followed."""
     if source.kind in ("blockfiles", "blockstream") or source.is_server:
         return
-    if source.kind == "datastream":
-        raise OptionError("source", str(source), "to be followed over TCP: datastream:HOST:PORT")
+    if source.kind in ("datastream", "file"):
+        server = "datastream" if source.kind == "datastream" else "server"
+        raise OptionError("source", str(source), f"to be followed over TCP: {server}:HOST:PORT")
     reason = "its rows come in no order; publish it again without --follow when it has grown"
     raise OptionError("source", f"{source}, which cannot be followed", f"another source, because {reason}")
 
@@ -89,13 +94,16 @@ def check_followed(source: SourceName) -> None:
 def checked_where_read(
     source: SourceName, sink: Mapping[str, str], *, is_signed_next: bool = False
 ) -> tuple[SourceName, dict[str, str]]:
-    """Let the process that reads block files check them, instead of the busy one that publishes.
+    """Let the process that reads block files check them, instead of the busy one that publishes. Blocks that
+    are made here are not checked.
 
     Args:
         source: what to read.
         sink: options of the sink. If either side has `check`, both stay as they are.
         is_signed_next: whether blocks get their proofs only after they are read.
     """
+    if source.is_network:
+        return source, {"check": "false", **sink}
     if is_signed_next or source.kind != "blockfiles" or "check" in sink or "check" in source.options:
         return source, dict(sink)
     return replace(source, options={**source.options, "check": "true"}), {**sink, "check": "false"}
@@ -111,10 +119,12 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
         BlockListError, FrameError: the blocks are no chain, or not the wanted ones.
         OptionError, SchemaError, SparkJobFailed, SourceUnreachable: the source cannot be read.
     """
-    if source.kind == "datastream" and source.is_server:
+    if source.is_server:
         _check_server(source, numbers)
         return stream_frame(spark, source, numbers, shards)
-    make = {"blockfiles": _block_files, "blockstream": _block_stream}.get(source.kind, _planned)
+    make = {"blockfiles": _block_files, "blockstream": _block_stream, "file": _network_file}.get(
+        source.kind, _planned
+    )
     with _readable(source):
         return make(spark, source, numbers, shards)
 
@@ -156,6 +166,9 @@ def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, sha
         options = {"gateways": source.location, **_bounds(numbers), **options}
         frame = spark.readStream.format("blockstream").options(**options).load()
         return ChainFrame(frame, numbers.first or None, last, True)
+    if source.kind == "server":
+        frame = _network_server(spark, source, shards)
+        return ChainFrame(_within(frame, numbers), numbers.first, last, True)
     options = {"server": source.location, "decode": "blocks", **options}
     if numbers.first and "from" not in source.options:
         what = f"block {numbers.first} of {source}"
@@ -271,6 +284,36 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
     return bounds if numbers.end is None else bounds | {"to": str(numbers.end - 1)}
 
 
+# --- a network's own stream ---------------------------------------------------------------------------------
+
+
+def _network_file(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
+    from sluice.publishers.spark.network_stream import NetworkOptions, plan_entries, planned_blocks
+    from sluice.publishers.spark.schema import BLOCK_NUMBER
+
+    options = NetworkOptions.parse(source.options, is_server=False)
+    entries = spark.read.format("datastream").options(**options.source).load(source.location)
+    plan = plan_entries(entries, options)
+    count = len(plan.starts)
+    if not count:
+        reason = f"its {plan.entries} entries make no complete block"
+        raise BlockListError(str(source), reason)
+    _check_ends(source, numbers, (0, count - 1), range(count))
+    first = numbers.first
+    last = count - 1 if numbers.end is None else numbers.end - 1
+    rows = _within(planned_blocks(entries, plan), numbers)
+    rows = rows.repartitionByRange(min(shards, last - first + 1), BLOCK_NUMBER)
+    return ChainFrame(rows.sortWithinPartitions(BLOCK_NUMBER), first, last)
+
+
+def _network_server(spark: SparkSession, source: SourceName, shards: int) -> DataFrame:
+    from sluice.publishers.spark.network_stream import NetworkOptions, streamed_blocks
+
+    options = NetworkOptions.parse(source.options, is_server=True)
+    texts = {"partitions": str(shards), **options.source, "server": source.location}
+    return streamed_blocks(spark.readStream.format("datastream").options(**texts).load(), options)
+
+
 # --- data streamers -----------------------------------------------------------------------------------------
 
 
@@ -278,6 +321,8 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
     def missing(client: BlockingStreamClient) -> str | None:
         if not client.header().total_entries:
             return "the stream has no entries"
+        if source.is_network:  # its bookmarks name other things than our blocks
+            return None
         lost = [number for number in _ends(numbers) if _entry_of(client, number) is None]
         return f"block {lost[0]} is not there" if lost else None
 
@@ -298,8 +343,12 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
     from sluice.publishers.spark.data_stream import StreamOptions
+    from sluice.publishers.spark.network_stream import NetworkOptions
 
-    stream_type = StreamOptions.parse(source.options).stream_type
+    options = source.options
+    if source.is_network:
+        options = NetworkOptions.parse(options, is_server=True).source
+    stream_type = StreamOptions.parse(options).stream_type
     trouble = ""
     for address in parse_addresses(source.location, port_min=1):
         try:

@@ -23,15 +23,17 @@ from sluice.publishers.spark.options import required
 
 __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 
-SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
+SourceKind = Literal["blockfiles", "datastream", "blockstream", "server", "file", "parquet", "table"]
 _KINDS: Final[tuple[SourceKind, ...]] = get_args(SourceKind)
 
 _PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FORMS: Final = (
     "a folder or archive of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, "
-    "blockstream:HOST:PORT, parquet:PATH or table:NAME"
+    "blockstream:HOST:PORT, server:HOST:PORT, file:PATH, parquet:PATH or table:NAME"
 )
+NETWORK_KINDS: Final = frozenset(("server", "file"))
+"""The sources with the entries of a network's stream, of which blocks are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,16 @@ class SourceName:
     location: str
     """An absolute path, a URL, addresses or a name."""
     is_server: bool = False
-    """True for a `datastream` over TCP."""
+    """True for a `datastream` over TCP, and for `server`."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The options of the format."""
     further: tuple[str, ...] = ()
     """Further locations of `blockfiles`."""
+
+    @property
+    def is_network(self) -> bool:
+        """Whether blocks are made of the entries of a network's stream."""
+        return self.kind in NETWORK_KINDS
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -107,9 +114,13 @@ def _named(kind: SourceKind, location: str, options: dict[str, str]) -> SourceNa
         if not _is_addresses(location):
             raise OptionError("source", repr(f"{kind}:{location}"), "blockstream:HOST:PORT")
         return SourceName("blockstream", location, options=options)
+    if kind == "server":
+        if not _is_addresses(location):
+            raise OptionError("source", repr(f"server:{location}"), "server:HOST:PORT")
+        return SourceName("server", location, is_server=True, options=options)
     if kind == "datastream" and not Path(location).exists() and _is_addresses(location):
         return SourceName("datastream", location, is_server=True, options=options)
-    if _URL.match(location) and kind != "datastream":
+    if _URL.match(location) and kind not in ("datastream", "file"):
         return SourceName(kind, location, options=options)
     path = Path(location)
     if not path.exists() and not (kind == "blockfiles" and has_glob(location)):

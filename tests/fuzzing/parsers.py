@@ -14,7 +14,7 @@ from typing import Final
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
-from sluice.gateway.blocks.items import ItemKind, kind_of, proof_of
+from sluice.gateway.blocks.items import ItemKind, kind_of, proof_of, stream_entry_item, stream_entry_of
 from sluice.gateway.blocks.proofs import hints, wraps
 from sluice.gateway.blocks.proofs.address_book import read_address_book
 from sluice.gateway.blocks.proofs.ledger_data import publications_in, read_publication
@@ -83,7 +83,8 @@ def _blocks() -> list[bytes]:
 def _run_item(data: bytes) -> None:
     hasher = BlockHasher()
     try:
-        kind_of(data)
+        if kind_of(data) == ItemKind.STREAM_ENTRY:
+            assert stream_entry_item(*stream_entry_of(data)) == data
         hasher.add([data])
         hasher.add(block_items()[1:])
     except (BlockRefused, ItemError):
@@ -91,7 +92,7 @@ def _run_item(data: bytes) -> None:
 
 
 def _items() -> list[bytes]:
-    return block_items()
+    return [*block_items(), stream_entry_item(0xB0, b"\x08\x02\x10\x07")]
 
 
 def _run_proof_item(data: bytes) -> None:

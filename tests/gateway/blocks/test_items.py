@@ -22,6 +22,8 @@ from sluice.gateway.blocks.items import (
     kinds_of,
     payload_of,
     proof_of,
+    stream_entry_item,
+    stream_entry_of,
     varint,
 )
 from sluice.gateway.limits import HEADER_SIZE_MAX
@@ -42,6 +44,11 @@ CASES = [
     ("length of three bytes", 10, bytes(289_000), "52e8d111"),
     ("longest length of three bytes", 6, bytes(2_097_151), "32ffff7f"),
     ("shortest length of four bytes", 6, bytes(2_097_152), "3280808001"),
+    ("stream entry without payload", 1008, b"", "823f00"),
+    ("stream entry, longest length of one byte", 1008, bytes(127), "823f7f"),
+    ("stream entry, shortest length of two bytes", 1008, bytes(128), "823f8001"),
+    ("stream entry, longest length of two bytes", 1008, bytes(16_383), "823fff7f"),
+    ("stream entry, shortest length of three bytes", 1008, bytes(16_384), "823f808001"),
     ("greatest field number", 536_870_911, b"z", "faffffff0f01"),
 ]
 IDS = [case[0] for case in CASES]
@@ -83,6 +90,8 @@ REFUSALS = [
     ("0a0461", "length of item field 1: got 4 bytes, expected 1, all that follow"),
     ("8a000161", "item tag: got 8a00, expected 0a, the shortest form"),
     ("0a810061", "length of item field 1: got 8100, expected 01, the shortest form"),
+    ("823f", "length of item field 1008: got a varint cut off after 0 bytes, expected a whole varint"),
+    ("823f0161ff", "item field 1008: got 1 bytes after its end, expected nothing after the only field"),
     ("80", "item tag: got a varint cut off after 1 bytes, expected a whole varint"),
     ("8080808010", "item tag: got field number 536870912, expected 1 to 536870911"),
     ("80808080808080808080", "item tag: got a varint of more than 10 bytes, expected at most 10"),
@@ -224,3 +233,60 @@ def test_bytes_that_are_no_field_are_refused(hex_bytes: str, text: str) -> None:
     with pytest.raises(ItemError) as caught:
         list(fields_of(bytes.fromhex(hex_bytes)))
     assert str(caught.value) == text
+
+
+# --- stream entries ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry_type", "data", "item"),
+    [
+        (0xB0, b"\x08\x02\x10\x07", "823f 09 08b001 12040802 1007"),  # the bookmark of L2 block 7
+        (2, b"", "823f 02 0802"),
+        (0, b"x", "823f 03 1201 78"),
+        (0, b"", "823f 00"),
+        (0xFFFFFFFF, b"x", "823f 09 08ffffffff0f 1201 78"),
+    ],
+)
+def test_a_stream_entry_has_one_encoding(entry_type: int, data: bytes, item: str) -> None:
+    assert stream_entry_item(entry_type, data) == bytes.fromhex(item)
+    assert stream_entry_of(bytes.fromhex(item)) == (entry_type, data)
+
+
+@given(st.integers(0, 0xFFFFFFFF), st.binary(max_size=300))
+def test_a_stream_entry_comes_back(entry_type: int, data: bytes) -> None:
+    item = stream_entry_item(entry_type, data)
+    message = block_pb2.BlockItem.FromString(item)
+    assert (message.stream_entry.entry_type, message.stream_entry.data) == (entry_type, data)
+    assert message.SerializeToString() == item
+    assert stream_entry_of(item) == (entry_type, data)
+    assert kind_of(item) == ItemKind.STREAM_ENTRY
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ("2200", "item: got field 4, expected field 1008 (stream entry)"),
+        (
+            "823f 02 0801 00",
+            "item field 1008: got 1 bytes after its end, expected nothing after the only field",
+        ),
+        ("823f 04 0802 1201", "stream entry: got 7 bytes that do not parse, expected a StreamEntry message"),
+        ("823f 02 0800", "stream entry: got 5 bytes that are not its canonical form, expected 3 bytes"),
+        ("823f 03 088200", "stream entry: got 6 bytes that are not its canonical form, expected 5 bytes"),
+        (
+            "823f 05 120178 0802",
+            "stream entry: got 8 bytes that are not its canonical form, expected 8 bytes",
+        ),
+        ("823f 04 0801 0802", "stream entry: got 7 bytes that are not its canonical form, expected 5 bytes"),
+        ("823f 04 0802 1801", "stream entry: got 7 bytes that are not its canonical form, expected 5 bytes"),
+        (
+            "823f 06 088080808010",
+            "stream entry: got 9 bytes that are not its canonical form, expected 3 bytes",
+        ),
+    ],
+)
+def test_another_encoding_of_a_stream_entry_is_refused(item: str, text: str) -> None:
+    with pytest.raises(ItemError) as caught:
+        stream_entry_of(bytes.fromhex(item))
+    assert str(caught.value).startswith(text)

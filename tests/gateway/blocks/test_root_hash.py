@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import BlockRefused
-from sluice.gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of
+from sluice.gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of, stream_entry_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH
 from sluice.gateway.blocks.root_hash import (
     NOT_HASHED,
@@ -98,7 +98,9 @@ def test_the_root_is_the_defined_one(minor: int, layout: int, count: int) -> Non
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([2, 3, 4, 5, 6, 7, 11, 20, 23, 28, 35, 39, 43]), st.binary(max_size=9))
+        st.tuples(
+            st.sampled_from([2, 3, 4, 5, 6, 7, 11, 20, 23, 28, 35, 39, 43, 1008]), st.binary(max_size=9)
+        )
     ),
     st.lists(st.integers(1, 30)),
 )
@@ -120,7 +122,7 @@ def test_an_absent_state_root_counts_as_the_empty_tree_in_layout_16_and_as_zeros
     assert summary.root_hash_other_layout == defined_root(items, 8, bytes(48))
 
 
-@pytest.mark.parametrize("kind", [*range(1, 65), 1023, 536_870_911])
+@pytest.mark.parametrize("kind", [*range(1, 65), 1008, 1023, 536_870_911])
 def test_every_field_number_has_its_subtree_or_is_refused(kind: int) -> None:
     categories = CATEGORY_OF_REMAINDER if kind >= 20 else CATEGORY_OF_KIND
     category = categories.get(kind % 20 if kind >= 20 else kind)
@@ -128,6 +130,24 @@ def test_every_field_number_has_its_subtree_or_is_refused(kind: int) -> None:
         assert subtree_of(kind) is None
     else:
         assert subtree_of(kind) == (NOT_HASHED if category == "-" else CATEGORIES.index(category))
+
+
+def test_stream_entries_are_hashed_in_extension_subtree_0() -> None:
+    """docs/spec/block-hash.md section 6 has this block's hashes."""
+    entries = [(0xB0, b"\x08\x01"), (1, b"\x10\x01\x20\x8b\x06"), (0xB0, b"\x08\x02")]
+    body = [stream_entry_item(entry_type, data) for entry_type, data in entries]
+    leaves = [sha384(b"\x00", item) for item in body]
+    subtree = sha384(b"\x02", sha384(b"\x02", *leaves[:2]), leaves[2])
+    items = whole(body)
+    hasher = BlockHasher()
+    hasher.add(items)
+    assert hasher.subtree_roots()[5:] == [subtree, *[EMPTY_HASH] * 7]
+    summary = hasher.finish()
+    assert summary.root_hash == defined_root(items, 16, STATE_HASH)
+    assert summary.root_hash.hex() == (
+        "af31224a382eaa252035f3dcf11e2c1365d984a3d7388bb4efd9523d6b73a335c24aa43ad5113d935fe24cc29d2beb49"
+    )
+    assert summary.root_hash_other_layout is None
 
 
 @pytest.mark.parametrize("kind", [20, 39, 40, 59])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import stream_entry_item
 from sluice.publishers.blocks.block_summary import size_text, summarize
 from tests.gateway.block_makers import block_items, header_item, summary_of
 
@@ -31,6 +32,13 @@ def test_a_block() -> None:
             "block_proof": 1,
         },
     }
+
+
+def test_stream_entries_have_a_name() -> None:
+    items = block_items(0)
+    items[1:1] = [stream_entry_item(0xB0, b"\x08\x02"), stream_entry_item(2, b"")]
+    summary = summarize(Block(0, tuple(items)))
+    assert (summary.problem, summary.kinds["stream_entry"]) == (None, 2)
 
 
 def test_a_block_that_cannot_be_hashed_is_described_all_the_same() -> None:

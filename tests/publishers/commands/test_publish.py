@@ -37,6 +37,9 @@ PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_t
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)
 
 
+NETWORK = ("--gateway", "a:1", "--source", "server:b:1", "--sign", "env:KEY")
+
+
 def quote(path: Path) -> str:
     """The path as a word for a shell."""
     return shlex.quote(str(path))
@@ -272,6 +275,23 @@ def test_the_key_is_a_place(chain: Path, calls: dict[str, Any], monkeypatch: pyt
     assert calls["publish"][1]["key"] == KeyPlace(None, "KEY")
 
 
+def test_the_stream_of_a_network(chain: Path, calls: dict[str, Any], tmp_path: Path) -> None:
+    words = ("--source", "server:b:1,c:2", "--gateway", "a:1", "--sign", "env:KEY", "--master", "spark://x:1")
+    result = run(*words, "--option", "Generation=network", "--conf", "spark.sql.shuffle.partitions=3")
+    assert result.exception is None
+    source = calls["publish"][0][1]
+    assert (str(source), source.is_server) == ("server:b:1,c:2", True)
+    assert source.options == {"Generation": "network", "group_by": "batch"}
+    assert calls["build_session"][1]["settings"]["spark.sql.shuffle.partitions"] == "3"
+    follow = ("--follow", "--checkpoint", tmp_path / "state")
+    assert run(*words, "--group-by", "500", *follow).exception is None
+    assert calls["publish"][0][1].options == {"group_by": "500"}
+    assert calls["build_session"][1]["settings"]["spark.sql.shuffle.partitions"] == "1"
+    result = run(*words, "--group-by", "batch", *follow)
+    assert isinstance(result.exception, CheckpointError)
+    assert "it was begun with --group-by 500, not batch" in str(result.exception)
+
+
 def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = run("--source", str(chain), "--gateway", "a:1")
@@ -368,6 +388,30 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--sign", "env:a b"), "got something that is no name"),
         (("--gateway", "a:1", "--sign", "ab" * 32), "got something that is no path"),
         (("--gateway", "a:1", "--source", "no-such-folder"), "got 'no-such-folder', which is not there"),
+        (("--gateway", "a:1", "--source", "server:b"), "got 'server:b', expected server:HOST:PORT"),
+        (("--gateway", "a:1", "--source", "file:/no/such"), "got '/no/such', which is not there"),
+        (("--gateway", "a:1", "--source", "server:b:1"), "server:b:1 needs --sign: the blocks that are made"),
+        (
+            ("--gateway", "a:1", "--group-by", "batch"),
+            "--group-by is for server: and file: sources, not block",
+        ),
+        (
+            (*NETWORK, "--group-by", "day"),
+            "option 'group_by': got 'day', expected batch, l2block, bookmark, or a number of entries from 1",
+        ),
+        ((*NETWORK, "--option", "group_by=batch"), "group_by has an option of its own"),
+        ((*NETWORK, "--option", "from=3"), "option 'from': got an unknown option, expected one of"),
+        ((*NETWORK, "--option", "decode=blocks"), "option 'decode': got an unknown option, expected one of"),
+        ((*NETWORK, "--option", "keep_incomplete=true"), "option 'keep_incomplete': got an unknown option"),
+        ((*NETWORK, "--option", "max_block_bytes=0"), "option 'max_block_bytes': got 0, expected 1 to"),
+        (
+            (*NETWORK, "--option", "generation=2"),
+            "option 'generation': got '2', expected one of auto, network",
+        ),
+        (
+            ("--gateway", "a:1", "--source", "file:/dev/null", "--follow", "--checkpoint", "x"),
+            "got file:/dev/null, expected to be followed over TCP: server:HOST:PORT",
+        ),
     ],
 )
 def test_wrong_use_is_said_and_exit_2(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sluice.publishers.spark.source_names import SourceName, parse_source, parse
 
 FORMS = (
     "a folder or archive of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, "
-    "blockstream:HOST:PORT, parquet:PATH or table:NAME"
+    "blockstream:HOST:PORT, server:HOST:PORT, file:PATH, parquet:PATH or table:NAME"
 )
 
 
@@ -23,6 +23,8 @@ FORMS = (
         ("s3://lake/chain", "blockfiles", "s3://lake/chain", False),
         ("datastream:a:6900", "datastream", "a:6900", True),
         ("blockstream:a:40840,[::1]:40840", "blockstream", "a:40840,[::1]:40840", False),
+        ("server:a:6900,b:6900", "server", "a:6900,b:6900", True),
+        ("file:/dev/null", "file", "/dev/null", False),
         ("parquet:s3a://lake/blocks", "parquet", "s3a://lake/blocks", False),
         ("table:lake.blocks", "table", "lake.blocks", False),
         ("TABLE: delta.`/x`", "table", "delta.`/x`", False),
