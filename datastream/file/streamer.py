@@ -236,6 +236,11 @@ class DataStreamer:
         self._group.rollback()
 
     @property
+    def next_number(self) -> int:
+        """The number that the next added entry gets."""
+        return self._group.number_next
+
+    @property
     def group_bytes(self) -> int:
         """Bytes of the open and sealed operations as they will lie in the file, with padding."""
         return len(self._group.buffer)

@@ -37,14 +37,18 @@ from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
 __all__ = [
+    "BLOCK_END_SIZE",
     "BLOCK_END_TYPE",
     "BOOKMARKS_MAX",
     "CONTINUED",
     "LAYOUTS",
+    "NATIVE_LAYOUT",
+    "NATIVE_SUFFIX_SIZE",
     "NEWEST_LAYOUT",
     "BlockDecoder",
     "EntryRun",
     "StoredBlock",
+    "block_end_of",
     "block_number_of",
     "bookmark_of",
     "bookmarks_of",
@@ -55,9 +59,11 @@ __all__ = [
 
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
-LAYOUTS: Final = (1, 2)
 NEWEST_LAYOUT: Final = 2
-"""The layout of new streams."""
+"""The layout of new streams that hold blocks."""
+NATIVE_LAYOUT: Final = 3
+"""The layout of `blocks.native_layout`."""
+LAYOUTS: Final = (1, 2, NATIVE_LAYOUT)
 BOOKMARKS_MAX: Final = 2
 """Bookmarks of a block in any layout."""
 CONTINUED: Final = 0x8000_0000
@@ -68,7 +74,10 @@ _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
 _SECOND_BOOKMARK_HEAD: Final = b"\x00"
 _NUMBER_SIZE: Final = 8
-_BLOCK_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
+BLOCK_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
+"""Data of a block's end: number and root hash."""
+NATIVE_SUFFIX_SIZE: Final = 8
+"""Data that the native layout adds to it."""
 _MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 
 
@@ -102,6 +111,14 @@ def block_number_of(bookmark: bytes) -> int | None:
         return None
 
 
+def block_end_of(entry_type: int, data: bytes) -> tuple[int, bytes] | None:
+    """Return number and root hash in a block's end, of any layout; None: it is another entry."""
+    sizes = (BLOCK_END_SIZE, BLOCK_END_SIZE + NATIVE_SUFFIX_SIZE)
+    if entry_type != BLOCK_END_TYPE or len(data) not in sizes:
+        return None
+    return int.from_bytes(data[:_NUMBER_SIZE], "big"), data[_NUMBER_SIZE:BLOCK_END_SIZE]
+
+
 class EntryRun(NamedTuple):
     """Consecutive entries of a block."""
 
@@ -127,6 +144,7 @@ def encode_runs(
     *,
     items_max: int = RUN_ITEMS_MAX,
     bytes_max: int = sys.maxsize,
+    end_suffix: bytes = b"",
 ) -> Iterator[EntryRun]:
     """Yield the entries of a block after its bookmarks, in order, as runs.
 
@@ -137,6 +155,7 @@ def encode_runs(
         kinds: `kinds_of(items)`, if known.
         items_max: entries of a run; the block end does not count.
         bytes_max: bytes of a run's items, unless it has a single entry.
+        end_suffix: follows number and root hash in the block end.
 
     Raises:
         ItemError: an item is malformed.
@@ -165,7 +184,7 @@ def encode_runs(
             size_bytes = len(data[0])
         if stop == len(items):
             entry_types.append(BLOCK_END_TYPE)
-            data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
+            data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash + end_suffix)
         yield EntryRun(entry_types, data, size_bytes)
         start = stop
 
@@ -310,8 +329,8 @@ class BlockDecoder:
         what = f"end of block {self._number}"
         if self._expecting is not _Expecting.ITEM_OR_END:
             raise LayoutError(f"block {self._number}", "the block end (0xb1)", self._expecting.value)
-        if len(data) != _BLOCK_END_SIZE:
-            raise LayoutError(what, f"{len(data)} bytes", f"{_BLOCK_END_SIZE}")
+        if len(data) != BLOCK_END_SIZE:
+            raise LayoutError(what, f"{len(data)} bytes", f"{BLOCK_END_SIZE}")
         number = int.from_bytes(data[:_NUMBER_SIZE], "big")
         if number != self._number:
             raise LayoutError(what, f"block number {number}", f"{self._number}, as in its bookmark")

@@ -7,6 +7,9 @@ and `blocks.chain` (what the next block must link to). It also recovers the chai
     data_dir/datastream.db/       its bookmarks
     data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes
 
+In the native layout the blocks are in `blocks.bin`, and `datastream.bin` is the network's stream
+(`store.stream_pair`).
+
 Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
   - A snapshot that does not fit the stream is ignored and replaced. If it or the index knows of more than the
@@ -22,9 +25,10 @@ import errno
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sluice.datastream import DataStreamer, Entry, PageDamaged
 from sluice.datastream.file.bookmarks import OpenDatabase, bookmarks_folder
@@ -35,12 +39,14 @@ from sluice.datastream.file.streamfile import StreamFile, inspect_header
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.chain import Chain, LastLayout
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
-from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.blocks.stream_layout import (
+    BLOCK_END_SIZE,
     BLOCK_END_TYPE,
+    NATIVE_LAYOUT,
     NEWEST_LAYOUT,
     BlockDecoder,
     StoredBlock,
+    block_end_of,
     block_number_of,
     bookmark_of,
     bookmarks_of,
@@ -52,13 +58,15 @@ from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import make_folder, replace_file
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack, read_snapshot
 from sluice.gateway.store.evidence import (
+    BLOCK_FILE_NAME,
     GROUP_BLOCKS_DEFAULT,
     STREAM_FILE_NAME,
     judge_for,
     look_for_lost_blocks,
 )
+from sluice.gateway.store.stream_pair import StreamPair
 
-__all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
+__all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +78,9 @@ ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
 
 DISK_PROBE_BYTES: Final = 1 << 20
 """Room for a data page."""
+
+
+Layout = Literal["block", "native"]
 
 
 class VerifiedBlock(NamedTuple):
@@ -88,16 +99,23 @@ class BlockStore:
     """The committed blocks of one node. Made by `BlockStore.open`."""
 
     def __init__(
-        self, data_dir: Path, streamer: DataStreamer, snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS
+        self,
+        data_dir: Path,
+        streamer: DataStreamer,
+        snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
+        pair: StreamPair | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.streamer = streamer
+        """The stream of blocks."""
+        self.pair = pair
+        """It, and the network's stream; None: the layout is not native."""
         streamer.sums.adopts = False  # `PageBlocks` proves a page before it gets a sum
         self.first_number: int | None = None
         """None: the stream is empty."""
         self.layout: int | None = None
         """The layout of the stream's blocks; None: the stream is empty."""
-        self.new_layout = NEWEST_LAYOUT
+        self.new_layout = NEWEST_LAYOUT if pair is None else NATIVE_LAYOUT
         """The layout that the first block of the stream will have."""
         self.chain = Chain()
         self.doubted_number: int | None = None
@@ -121,53 +139,73 @@ class BlockStore:
         system_id: int = 137,
         version: int = 1,
         disk: Disk | None = None,
+        network_disk: Disk | None = None,
         open_database: OpenDatabase | None = None,
         go_on: Callable[[], None] = lambda: None,
         group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
         judge: Judge | None = None,
         past_damage: bool = False,
         snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
+        layout: Layout | None = None,
     ) -> BlockStore:
         """Open the block store in `data_dir`, or make an empty one there.
 
         Args:
             stream_type: an existing stream must have it; `system_id` and `version` are for a new one.
-            disk: replaces the stream file (tests).
+            disk: replaces the file of the blocks (tests).
+            network_disk: replaces that of the network's stream (tests).
             open_database: replaces plyvel for the bookmarks (tests).
             go_on: called again and again in long work; what it raises ends the opening, without harm.
             group_blocks_max: most blocks that a commit had.
             judge: weighs the evidence instead of `gateway.store.evidence` (`sluice repair`).
             past_damage: as `DataStreamer.open`.
             snapshot_blocks: blocks between two snapshots.
+            layout: an existing folder must have it; None: it decides, and a new one gets "block".
 
         Raises:
-            Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
-                its header counts; nothing was changed.
+            Fatal: the folder cannot be used, has another layout, its stream does not hold blocks, or
+                something knows of more than its header counts; nothing was changed.
             datastream.DatastreamError: the stream file or its bookmarks cannot be opened.
         """
         try:
             make_folder(data_dir)
-            path = data_dir / STREAM_FILE_NAME
+            is_native = _is_native(data_dir, layout)
+            path = data_dir / (BLOCK_FILE_NAME if is_native else STREAM_FILE_NAME)
             judge = judge or judge_for(data_dir, group_blocks_max)
             if disk is None and not path.exists():
-                look_for_lost_blocks(data_dir)
+                look_for_lost_blocks(data_dir, path)
             if disk is None and not bookmarks_folder(path).exists():
                 _look_before_opening(path, stream_type, judge)
-            streamer = DataStreamer.open(
-                path,
+            open_stream = partial(
+                DataStreamer.open,
                 stream_type=stream_type,
                 system_id=system_id,
                 version=version,
-                disk=disk,
                 open_database=open_database,
                 go_on=go_on,
-                judge=judge,
                 past_damage=past_damage,
             )
+            streamer = open_stream(path, disk=disk, judge=judge)
+            pair = None
+            if is_native:
+                try:
+                    network_path = data_dir / STREAM_FILE_NAME
+                    if network_disk is None and streamer.committed.total_entries and not network_path.exists():
+                        expected = f"the entries of the blocks in {path.name}"
+                        raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
+                    network = open_stream(network_path, disk=network_disk)
+                    try:
+                        pair = StreamPair(streamer, network, 2 * max(group_blocks_max, GROUP_BLOCKS_DEFAULT))
+                    except BaseException:
+                        network.close()
+                        raise
+                except BaseException:
+                    streamer.close()
+                    raise
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
-        store = cls(data_dir, streamer, snapshot_blocks)
+        store = cls(data_dir, streamer, snapshot_blocks, pair)
         header = streamer.header
         for name, told, kept in (
             ("stream.system_id", system_id, header.system_id),
@@ -179,9 +217,15 @@ class BlockStore:
         try:
             store._recover(go_on)
         except BaseException:
-            streamer.close()
+            for streamer in store.streamers:
+                streamer.close()
             raise
         return store
+
+    @property
+    def streamers(self) -> tuple[DataStreamer, ...]:
+        """The streams in the folder, first the one that TCP clients read."""
+        return (self.streamer,) if self.pair is None else (self.pair.network, self.streamer)
 
     @property
     def last_number(self) -> int | None:
@@ -210,21 +254,25 @@ class BlockStore:
         if not streamer.committed.total_entries and not streamer.has_begun:
             self.layout = self.new_layout
         assert self.layout is not None
+        pair = self.pair
+        if pair is not None:
+            pair.recover()
         try:
             for block in blocks:
                 bookmarks = bookmarks_of(block.number, self.layout)
                 streamer.start_atomic_op()
                 for bookmark in bookmarks:
                     streamer.add_stream_bookmark(bookmark)
-                for run in encode_runs(block.number, block.items, block.root_hash, block.kinds):
+                add = encode_runs if pair is None else pair.add
+                for run in add(block.number, block.items, block.root_hash, block.kinds):
                     streamer.add_stream_entries(run.entry_types, run.data)
                 streamer.seal_atomic_op()
                 if block is blocks[0]:
                     self._room_bytes = streamer.group_bytes
         except BaseException:
-            streamer.rollback_group()
+            (streamer.rollback_group if pair is None else pair.drop_added)()
             raise
-        streamer.begin_commit()
+        (streamer.begin_commit if pair is None else pair.begin)()
 
     def finish(self) -> None:
         """Finish the begun blocks; return when they are on disk.
@@ -232,16 +280,16 @@ class BlockStore:
         Raises:
             datastream.CommitFailed: the disk refused; nobody sees the blocks.
         """
-        self.streamer.finish_commit()
+        (self.streamer.finish_commit if self.pair is None else self.pair.finish)()
 
     def give_up(self) -> None:
         """Drop the begun blocks, if any."""
-        self.streamer.rollback_commit()
+        (self.streamer.rollback_commit if self.pair is None else self.pair.give_up)()
 
     @property
     def has_begun(self) -> bool:
         """True while blocks are begun and not finished."""
-        return self.streamer.has_begun
+        return (self.streamer if self.pair is None else self.pair).has_begun
 
     def advance(self, block: VerifiedBlock) -> None:
         """Add a committed block to the chain, in order of number."""
@@ -274,9 +322,13 @@ class BlockStore:
             datastream.CommitFailed: the disk refused; the block's end is unchanged.
         """
         end = self.streamer.committed.total_entries - 1
-        number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
+        entry = self.streamer.get_entry(end)
+        number, before = _block_end(self.streamer.path, entry)
         if before != root_hash:
-            self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
+            suffix = entry.data[BLOCK_END_SIZE:]
+            self.streamer.update_entry_data(
+                end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash + suffix
+            )
 
     def settled(self) -> None:
         """Put the root hash that `settle` wrote into the chain."""
@@ -305,13 +357,18 @@ class BlockStore:
             return None
         start = self.streamer.get_bookmark(bookmark_of(number))
         decoder = BlockDecoder()
-        for entry in self.streamer.read_entries(start):
+        for entry in self.read_entries(start):
             stored = decoder.feed(entry.type, entry.data)
             if stored is not None:
                 if stored.number != number:
                     raise LayoutError(f"block at entry {start}", str(stored.number), str(number))
                 return stored
         raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
+
+    def read_entries(self, start: int, end: int | None = None) -> Iterator[Entry]:
+        """Read the entries of blocks, as they are in layout 2; with the numbers that they have here."""
+        entries = self.streamer.read_entries(start, end)
+        return entries if self.pair is None else self.pair.whole(entries)
 
     def root_hash_at(self, number: int) -> bytes | None:
         """Read the root hash of one committed block, 48 bytes; None if it is not stored."""
@@ -344,7 +401,10 @@ class BlockStore:
             file.flush()
             os.fdatasync(file.fileno())
             room = os.fstatvfs(file.fileno())
-        self.streamer.recover()
+        for streamer in self.streamers:
+            streamer.recover()
+        if self.pair is not None:
+            self.pair.recover()
         # A refused commit has zeroed its bytes, and keeps their room.
         spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
@@ -365,6 +425,8 @@ class BlockStore:
             raise Fatal(str(self.data_dir), got=held, expected=f"a chain that has block {number}")
         if number == last:
             return
+        if self.pair is not None:
+            raise Fatal(str(self.data_dir), got="a native stream", expected="one that holds blocks")
         end = self.streamer.get_bookmark(bookmark_of(number + 1))
         self.chain = Chain(first)
         try:
@@ -384,6 +446,8 @@ class BlockStore:
         """Write the snapshot and close the stream. Closing twice does nothing."""
         if self.last_number not in (None, self._snapshot_number) and not self.is_doubted:
             self.write_snapshot()
+        if self.pair is not None:
+            self.pair.close()
         self.streamer.close()
 
     # --- recovery ------------------------------------------------------------------------------------------
@@ -400,7 +464,7 @@ class BlockStore:
             self._roll_forward(start_number, last[0], go_on)
         if self.chain.last_number != last[0] or self.chain.last_root_hash != last[1]:
             raise Fatal(
-                f"stream file {self.data_dir / STREAM_FILE_NAME}",
+                f"stream file {self.streamer.path}",
                 got=f"a chain that ends at block {self.chain.last_number}",
                 expected=f"block {last[0]}, as in its last entry",
             )
@@ -422,11 +486,11 @@ class BlockStore:
         number = block_number_of(first.data) if first.type == BOOKMARK_TYPE else None
         if number is None:
             raise Fatal(
-                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 0",
+                f"stream file {self.streamer.path}, entry 0",
                 got=f"an entry of type {first.type:#x} with {len(first.data)} bytes",
                 expected="the bookmark of a block: does the stream hold blocks?",
             )
-        return number, layout_of(second.type)
+        return number, NATIVE_LAYOUT if self.pair is not None else layout_of(second.type)
 
     def _snapshot(self, last_number: int) -> Chain:
         """Return the chain of the snapshot, or an empty one where it does not fit the stream."""
@@ -472,7 +536,7 @@ class BlockStore:
                 number, root_hash = _block_end(self.streamer.path, entry)
                 if number != self.chain.next_number:
                     raise Fatal(
-                        f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
+                        f"stream file {self.streamer.path}, entry {entry.number}",
                         got=f"the end of block {number}",
                         expected=f"the end of block {self.chain.next_number}",
                     )
@@ -508,13 +572,27 @@ class BlockStore:
 
 def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
     """Return (block number, root hash) of a block's last entry. Raises Fatal if it is another entry."""
-    if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
+    found = block_end_of(entry.type, entry.data)
+    if found is None:
         raise Fatal(
             f"stream file {path}, entry {entry.number}",
             got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
             expected=f"a block's end (type {BLOCK_END_TYPE:#x}, 56 bytes): does the stream hold blocks?",
         )
-    return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
+    return found
+
+
+def _is_native(data_dir: Path, layout: Layout | None) -> bool:
+    """Return whether a folder has the native layout, or gets it; raise Fatal if it is to have another one."""
+    has_blocks, has_stream = ((data_dir / name).exists() for name in (BLOCK_FILE_NAME, STREAM_FILE_NAME))
+    if not has_blocks:
+        with contextlib.suppress(OSError, ValueError, ChainStateError):
+            snapshot = read_snapshot(data_dir)
+            has_blocks = snapshot is not None and snapshot.layout == NATIVE_LAYOUT
+    kept: Layout = "native" if has_blocks else "block" if has_stream else layout or "block"
+    if layout not in (None, kept):
+        raise Fatal("stream.layout", got=str(layout), expected=f"{kept}, as in {data_dir}")
+    return kept == "native"
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:

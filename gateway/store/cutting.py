@@ -41,8 +41,7 @@ from sluice.datastream.layout import (
 )
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.items import header_of
-from sluice.gateway.blocks.merkle import HASH_SIZE
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARKS_MAX
+from sluice.gateway.blocks.stream_layout import BOOKMARKS_MAX, block_end_of
 from sluice.gateway.errors import Fatal
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
 
 COMMIT_BYTES: Final = 8 << 20
 """Data in one commit of the cut file."""
-_BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def look_at(path: Path) -> CutCheck:
         if not header.total_entries:
             return CutCheck(header, holds_blocks=False)
         last = file.read_entry(header.total_entries - 1)
-        return CutCheck(header, last.type == BLOCK_END_TYPE and len(last.data) == _BLOCK_END_SIZE)
+        return CutCheck(header, block_end_of(last.type, last.data) is not None)
 
 
 def stream_type_of(path: Path) -> int:

@@ -28,14 +28,15 @@ from sluice.datastream.file.evidence import Evidence, Tail
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
 from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
-from sluice.gateway.blocks.merkle import HASH_SIZE
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder
+from sluice.gateway.blocks.native_layout import whole_blocks
+from sluice.gateway.blocks.stream_layout import BlockDecoder, block_end_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
 
 __all__ = [
+    "BLOCK_FILE_NAME",
     "GROUP_BLOCKS_DEFAULT",
     "STREAM_FILE_NAME",
     "BlocksBehind",
@@ -49,6 +50,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 STREAM_FILE_NAME: Final = "datastream.bin"
+BLOCK_FILE_NAME: Final = "blocks.bin"
+"""The stream of blocks in the native layout."""
 GROUP_BLOCKS_DEFAULT: Final = 64
 """The default of `commit.max_blocks_per_group`."""
 
@@ -155,13 +158,16 @@ def refusal_of(
     )
 
 
-def look_for_lost_blocks(data_dir: Path) -> None:
+def look_for_lost_blocks(data_dir: Path, path: Path) -> None:
     """Refuse a new stream where blocks were: they are acknowledged, and nobody may send them again.
+
+    Args:
+        data_dir: the data folder.
+        path: the file of the blocks in it.
 
     Raises:
         Fatal: the snapshot or the index knows some.
     """
-    path = data_dir / STREAM_FILE_NAME
     known = None
     with contextlib.suppress(OSError, ValueError, ChainStateError):
         snapshot = read_snapshot(data_dir)
@@ -184,8 +190,8 @@ def _last_block(evidence: Evidence) -> int | None:
         entry = evidence.file.read_entry(total_entries - 1)
     except DatastreamError:
         return None
-    is_end = entry.type == BLOCK_END_TYPE and len(entry.data) == 8 + HASH_SIZE
-    return int.from_bytes(entry.data[:8], "big") if is_end else None
+    end = block_end_of(entry.type, entry.data)
+    return None if end is None else end[0]
 
 
 def _blocks_behind(evidence: Evidence) -> BlocksBehind:
@@ -199,7 +205,9 @@ def _blocks_behind(evidence: Evidence) -> BlocksBehind:
         if offset >= limit:
             break
         try:
-            block = decoder.feed(entry.type, entry.data)
+            block = None
+            for part in whole_blocks([entry], lambda first, end: ()):  # of a mark, nothing is needed here
+                block = decoder.feed(part.type, part.data)
         except LayoutError:
             break
         size_bytes += ENTRY_HEAD_SIZE + len(entry.data)

@@ -41,8 +41,7 @@ from sluice.datastream.layout import (
 )
 from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
-from sluice.gateway.blocks.merkle import HASH_SIZE
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, block_end_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
 from sluice.gateway.store.cutting import taken, write_entries
@@ -270,7 +269,7 @@ def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
             break
         if not holds_blocks:
             totals = Committed(end, entry.number + 1)
-        elif entry.type == BLOCK_END_TYPE and len(entry.data) == 8 + HASH_SIZE:
+        elif block_end_of(entry.type, entry.data) is not None:
             totals, last = Committed(end, entry.number + 1), int.from_bytes(entry.data[:8], "big")
     counted = evidence.file.committed
     size = _data_end(evidence.file.disk, totals.total_length) - totals.total_length
@@ -301,8 +300,8 @@ def _last_root_hash(evidence: Evidence) -> bytes | None:
         return None
     with suppress(DatastreamError):
         end = evidence.file.read_entry(total_entries - 1)
-        if end.type == BLOCK_END_TYPE and len(end.data) == 8 + HASH_SIZE:
-            return end.data[8:]
+        if (found := block_end_of(end.type, end.data)) is not None:
+            return found[1]
     return None
 
 

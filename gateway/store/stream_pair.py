@@ -1,0 +1,215 @@
+"""The two stream files of a native chain, committed as one: the header of the network's stream decides.
+
+    data_dir/datastream.bin    the network's stream, which TCP clients read
+    data_dir/blocks.bin        the block stream: the rest of each block (`blocks.native_layout`)
+
+The block stream goes first in each half of a commit, so it is never behind:
+
+    begin    block stream: entries, flush        the header of the commit begun before goes with this flush
+             network's stream: the same
+    finish   block stream: header, flush
+             network's stream: header, flush     the commit point: readers see the blocks
+
+A block of which the network's stream lacks an entry is not committed. An opening cuts it off the block
+stream, and so does the end of a failed commit. A block without such entries is committed with the block stream.
+
+Source: docs/spec/block-layout.md section 5; datastream/README.md, "The steps of a commit".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.gateway.blocks.native_layout import (
+    NetworkEntry,
+    encode_native,
+    entries_so_far,
+    whole_blocks,
+)
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookmark_of
+from sluice.gateway.errors import Fatal
+from sluice.gateway.logs import fields
+
+__all__ = ["StreamPair"]
+
+log = logging.getLogger(__name__)
+
+
+class StreamPair:
+    """Both files, open. One thread commits, any may read.
+
+    Raises:
+        Fatal: the files are not of the same blocks; nothing was changed.
+    """
+
+    def __init__(self, blocks: DataStreamer, network: DataStreamer, cut_blocks_max: int) -> None:
+        """Take both files, and cut off the blocks that a crash left in one only.
+
+        Args:
+            blocks: the block stream.
+            network: the network's stream.
+            cut_blocks_max: most blocks that a crash leaves so.
+        """
+        self.blocks = blocks
+        self.network = network
+        self._cut_to(self._whole_entries(cut_blocks_max))
+        self._whole = blocks.committed.total_entries, network.committed.total_entries
+        """Entries of both when they last were of the same blocks."""
+        self._is_askew = False
+        """The block stream has blocks that were not committed."""
+
+    def _whole_entries(self, cut_blocks_max: int) -> int:
+        """Return the entries of the block stream whose blocks are whole."""
+        blocks, total_entries = self.blocks, self.network.committed.total_entries
+        keep = blocks.committed.total_entries
+        cut_count = so_far = 0
+        while keep and (so_far := self._so_far(keep - 1)) > total_entries:
+            keep = blocks.get_bookmark(bookmark_of(_number_in(blocks.get_entry(keep - 1))))
+            cut_count += 1
+        if (so_far if keep else 0) < total_entries or cut_count > cut_blocks_max:
+            raise Fatal(
+                f"stream file {self.network.path}",
+                got=f"{total_entries} entries",
+                expected=(
+                    f"{so_far}, as {blocks.path.name} beside it says, which is written before it; at most "
+                    f"{cut_blocks_max} blocks can be missing after a crash"
+                ),
+            )
+        return keep
+
+    def _so_far(self, entry_number: int) -> int:
+        entry = self.blocks.get_entry(entry_number)
+        if entry.type != BLOCK_END_TYPE:
+            where = f"stream file {self.blocks.path}, entry {entry_number}"
+            raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
+        return entries_so_far(entry.data)
+
+    def _cut_to(self, keep: int) -> None:
+        blocks = self.blocks
+        if keep < blocks.committed.total_entries:
+            text = "blocks that were not committed in both files are cut off"
+            log.warning(text, extra=fields(path=str(blocks.path), entries=keep))
+            blocks.truncate_file(keep)
+
+    # --- committing ----------------------------------------------------------------------------------------
+
+    def add(
+        self, number: int, items: Sequence[bytes], root_hash: bytes, kinds: Sequence[int] | None
+    ) -> Iterator[EntryRun]:
+        """Add a block's entries to the network's stream; return those of the block stream, but its bookmark.
+
+        Raises:
+            ItemError, LayoutError: the block cannot be written.
+        """
+        network = self.network
+        native = encode_native(number, items, root_hash, network.next_number, kinds)
+        if native.network:
+            network.start_atomic_op()
+            for entry_type, data in native.network:
+                if entry_type == BOOKMARK_TYPE:
+                    network.add_stream_bookmark(data)
+                else:
+                    network.add_stream_entry(entry_type, data)
+            network.seal_atomic_op()
+        return native.runs
+
+    def drop_added(self) -> None:
+        """Drop what was added since the last commit was begun."""
+        self.blocks.rollback_group()
+        self.network.rollback_group()
+
+    @property
+    def has_begun(self) -> bool:
+        """True while a commit is begun, and can be finished."""
+        return self.blocks.has_begun or self.network.has_begun
+
+    def begin(self) -> None:
+        """Begin to commit what was added, and finish the commit begun before.
+
+        Raises:
+            datastream.CommitFailed: as `DataStreamer.begin_commit`, for both.
+        """
+        blocks, network = self.blocks, self.network
+        try:
+            blocks.begin_commit()
+        except BaseException:
+            network.rollback_group()
+            if not blocks.has_begun:
+                network.rollback_commit()
+            raise
+        try:
+            if network.group_bytes:
+                network.begin_commit()
+            else:
+                network.finish_commit()
+        except BaseException:
+            blocks.rollback_commit()
+            if not network.has_begun:
+                self._straighten()
+            raise
+        self._note_whole()
+
+    def finish(self) -> None:
+        """Finish the begun commit: on disk in both files, and visible.
+
+        Raises:
+            datastream.CommitFailed: nobody sees its blocks.
+        """
+        try:
+            self.blocks.finish_commit()
+        except BaseException:
+            self.network.rollback_commit()
+            raise
+        try:
+            self.network.finish_commit()
+        except BaseException:
+            self._straighten()
+            raise
+        self._note_whole()
+
+    def give_up(self) -> None:
+        """Drop the begun commit, if any."""
+        self.blocks.rollback_commit()
+        self.network.rollback_commit()
+        self.recover()
+
+    def recover(self) -> None:
+        """Cut off what an earlier failure left in the block stream only.
+
+        Raises:
+            datastream.CommitFailed: the disk still refuses.
+        """
+        if self._whole[0] < self.blocks.committed.total_entries:
+            self._straighten()
+
+    def _note_whole(self) -> None:
+        self._whole = self.blocks.committed.total_entries, self.network.committed.total_entries
+
+    def _straighten(self) -> None:
+        """Cut the blocks of a failed commit off the block stream."""
+        whole_entries, network_entries = self._whole
+        if self.network.committed.total_entries == network_entries:
+            self._cut_to(whole_entries)
+        else:  # interrupted when they were committed
+            self._note_whole()
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield entries of the block stream as they are in layout 2."""
+        return whole_blocks(entries, self._network_entries)
+
+    def _network_entries(self, first: int, end: int) -> Iterator[NetworkEntry]:
+        for entry in self.network.read_entries(first, end):
+            yield entry.type, entry.data
+
+    def close(self) -> None:
+        """Close the network's stream; its owner closes the block stream."""
+        self.network.close()
+
+
+def _number_in(block_end: Entry) -> int:
+    return int.from_bytes(block_end.data[:8], "big")
