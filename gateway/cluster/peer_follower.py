@@ -23,7 +23,7 @@ from typing import Final
 from grpc import aio
 
 from sluice.gateway.api import node_pb2_grpc
-from sluice.gateway.blocks.stream_layout import LAYOUTS
+from sluice.gateway.blocks.stream_layout import LAYOUTS, NATIVE_LAYOUT
 from sluice.gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
@@ -358,9 +358,10 @@ class PeerFollower:
             text = "a peer's stream has another layout: there, entries have other numbers"
             log.warning(text, extra=fields(peer=address, got=layout, expected=own))
         elif layout not in LAYOUTS:
-            return f"its stream has layout {layout}, and this version knows {' and '.join(map(str, LAYOUTS))}"
-        else:
-            self._conductor.adopt_layout(layout)
+            return f"its stream has layout {layout}, and this version knows {', '.join(map(str, LAYOUTS))}"
+        elif not self._conductor.adopt_layout(layout):
+            kind = "native" if layout == NATIVE_LAYOUT else "block"
+            return f"its stream has another layout: this node needs an empty data folder and stream.layout {kind}"
         return None
 
     async def _poll(

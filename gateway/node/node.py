@@ -212,6 +212,7 @@ class Node:
             system_id=settings.stream_system_id,
             version=settings.stream_version,
             disk=self._disk,
+            layout=None if settings.stream_layout == "auto" else settings.stream_layout,
             go_on=self._go_on,
             group_blocks_max=settings.commit_max_blocks_per_group,
             past_damage=settings.stream_serve_damaged,
@@ -407,7 +408,7 @@ class Node:
             )
         tls = self._servers.tls_of("tcp", is_http2=False)
         server = StreamServer(
-            self.store.streamer,
+            self.store.streamers[0],
             settings.tcp_address.host,
             settings.tcp_address.port,
             limits=limits,

@@ -330,9 +330,9 @@ class Conductor:
         """The layout of the stream's blocks."""
         return self._store.layout
 
-    def adopt_layout(self, layout: int) -> None:
-        """Begin an empty stream with this layout, so that it becomes the same as other nodes'."""
-        self._store.new_layout = layout
+    def adopt_layout(self, layout: int) -> bool:
+        """Begin an empty stream with this layout, as other nodes' have it; return whether it can have it."""
+        return self._store.adopt_layout(layout)
 
     def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` for each block on disk; return a function that ends this."""

@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sluice.datastream import DataStreamer, DatastreamError
+from sluice.datastream import DatastreamError
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
+from sluice.gateway.store.block_store import BlockStore
 
 __all__ = ["Batch", "BlockReader", "Position"]
 
@@ -56,14 +57,14 @@ class BlockReader:
 
     def __init__(
         self,
-        streamer: DataStreamer,
+        store: BlockStore,
         set_bytes_max: int,
         shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
         threads: int = SUBSCRIBE_READ_THREADS,
         *,
         ensure: Callable[[int], None] = lambda number: None,
     ) -> None:
-        self._streamer = streamer
+        self._store = store
         self._ensure = ensure
         self._set_bytes_max = set_bytes_max
         self._shared_bytes_max = shared_bytes_max
@@ -77,7 +78,7 @@ class BlockReader:
         """Return the position of a committed block."""
         loop = asyncio.get_running_loop()
         bookmark = bookmark_of(block_number)
-        entry_number = await loop.run_in_executor(self._threads, self._streamer.get_bookmark, bookmark)
+        entry_number = await loop.run_in_executor(self._threads, self._store.streamer.get_bookmark, bookmark)
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
@@ -116,15 +117,15 @@ class BlockReader:
     def _read(self, position: Position, last_number: int | None) -> Batch:
         entry_number, block_number, in_block = position
         messages = BlockMessages(block_number, in_block=in_block, set_bytes_max=self._set_bytes_max)
-        total_entries = self._streamer.committed.total_entries
+        total_entries = self._store.streamer.committed.total_entries
         try:
             while entry_number < total_entries:
                 wanted = self._set_bytes_max - messages.size_bytes
                 if wanted <= 0 and not messages.in_item:
                     break
                 self._ensure(entry_number)
-                columns = self._streamer.read_columns(entry_number, max(1, wanted))
-                entry_number += messages.feed_columns(*columns, last_number)
+                types, column, numbers = self._store.read_columns(entry_number, max(1, wanted))
+                entry_number = numbers[messages.feed_columns(types, column, last_number) - 1]
                 if last_number is not None and messages.block_number > last_number:
                     break
         except (LayoutError, DatastreamError, OSError):

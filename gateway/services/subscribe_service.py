@@ -105,7 +105,7 @@ class _Places:
         ensure: Callable[[int], None],
         threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
-        self.reader = BlockReader(store.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
+        self.reader = BlockReader(store, limits.item_set_bytes, threads=threads, ensure=ensure)
         # Sending needs no pace: a subscriber that reads nothing is cut off.
         self.shares = MessageShares(
             budget_bytes=limits.sending_bytes_max,

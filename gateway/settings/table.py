@@ -275,6 +275,14 @@ class Settings:
     stream_version: int = row(
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the header of the stream file."
     )
+    stream_layout: Literal["auto", "block", "native"] = row(
+        "stream.layout",
+        Choice(("auto", "block", "native")),
+        "auto",
+        "What the stream of a new data folder holds: the blocks, or the entries of a network's stream, which are "
+        "the blocks' stream entry items. `auto` is `block`. A folder keeps its layout: the node does not start if "
+        "another is set. All nodes of a chain need the same.",
+    )
     stream_serve_damaged: bool = row(
         "stream.serve_damaged",
         Switch(),

@@ -11,7 +11,8 @@ The block stream goes first in each half of a commit, so it is never behind:
              network's stream: header, flush     the commit point: readers see the blocks
 
 A block of which the network's stream lacks an entry is not committed. An opening cuts it off the block
-stream, and so does the end of a failed commit. A block without such entries is committed with the block stream.
+stream, and so does the end of a failed commit. A block without such entries is committed with the block
+stream.
 
 Source: docs/spec/block-layout.md section 5; datastream/README.md, "The steps of a commit".
 """
@@ -201,6 +202,25 @@ class StreamPair:
     def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield entries of the block stream as they are in layout 2."""
         return whole_blocks(entries, self._network_entries)
+
+    def columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes], list[int]]:
+        """Return types and data as `whole` does, and the number after each, until it has `size_wanted` bytes.
+
+        Raises:
+            LayoutError, datastream.DatastreamError: the entries cannot be read.
+        """
+        types: list[int] = []
+        column: list[bytes] = []
+        numbers: list[int] = []
+        left = size_wanted
+        for entry in self.whole(self.blocks.read_entries(from_number)):
+            if left <= 0 and numbers[-1] != entry.number + 1:
+                break  # the entries of a mark stay together: it is one entry of the block stream
+            types.append(entry.type)
+            column.append(entry.data)
+            numbers.append(entry.number + 1)
+            left -= len(entry.data)
+        return types, column, numbers
 
     def _network_entries(self, first: int, end: int) -> Iterator[NetworkEntry]:
         for entry in self.network.read_entries(first, end):

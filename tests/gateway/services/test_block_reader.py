@@ -36,7 +36,7 @@ async def reader_of(
     """A reader of a stream with these blocks."""
     store = BlockStore.open(data_dir)
     commit(store, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
-    reader = BlockReader(store.streamer, set_bytes_max, shared_bytes_max)
+    reader = BlockReader(store, set_bytes_max, shared_bytes_max)
     try:
         yield reader
     finally:

@@ -1,0 +1,88 @@
+"""A node of the native layout: a network's stream through the race, and the same bytes at its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sluice.datastream import DataStreamer
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.linking import sign_block
+from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
+from tests.datastream.streams import sample_file
+from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
+from tests.nodes import ANSWER_SECONDS, KEY, running_node, wire_to
+from tests.reference_data import needs_stream
+
+pytestmark = needs_stream
+
+
+def sample_blocks(sample: Path, by: str, count: int) -> list[Block]:
+    """Return the first blocks of the sample, signed."""
+    maker, made = StreamBlocks(Grouping.parse(by)), []
+    with DataStreamer.open(sample, read_only=True) as streamer:
+        for entry in streamer.read_entries(0):
+            block = maker.feed(entry.number, entry.type, entry.data)
+            if block is not None:
+                made.append(Block(block.number, sign_block(block.number, block.items, KEY)))
+            if len(made) == count:
+                break
+    return made
+
+
+async def test_a_networks_stream_goes_through_the_race_and_comes_out_byte_for_byte(tmp_path: Path) -> None:
+    sample = sample_file(tmp_path)
+    blocks = sample_blocks(sample, "l2block", 300)
+    count = sum(len(block.items) - 3 for block in blocks)
+    native = {"stream_layout": "native"}
+    async with running_node(tmp_path / "a", **native) as node, wire_to(node) as wire:
+        publishers = [await wire.publisher(name) for name in ("alice", "bob", "carol")]
+        for block in blocks:
+            await publishers[block.number % 3].block(block)
+            await until_block(node, block.number)
+        reader = await wire.subscribe(0, 299)
+        assert await reader.rest() == [*blocks, "SUCCESS"]
+        answer = await wire.get_block(250)
+        assert list(answer.block.items) == list(blocks[250].items)
+        with DataStreamer.open(sample, read_only=True) as streamer:
+            expected = list(streamer.read_entries(0, count))
+        address = node.tcp_address
+        async with (
+            StreamClient.connect(address.host, address.port) as client,
+            asyncio.timeout(ANSWER_SECONDS),
+        ):
+            assert (await client.header()).total_entries == count
+            for entry in expected[:: count // 40]:
+                if entry.type == BOOKMARK_TYPE:
+                    assert (await client.bookmark(entry.data)).number > entry.number
+            await client.start(0)
+            got = []
+            async for entry in client.entries():
+                got.append(entry)
+                if len(got) == count:
+                    break
+        assert got == expected
+        settings = FAST | native | {"peers": peers(node.grpc_address)}
+        async with running_node(tmp_path / "b", **settings) as second:
+            await until_block(second, 299)
+            assert second.following.problem is None
+    for name in ("datastream.bin", "blocks.bin"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    async with running_node(tmp_path / "a") as node:
+        assert (node.store.layout, node.store.last_number) == (3, 299)
+
+
+async def test_an_empty_node_of_the_other_layout_does_not_follow(tmp_path: Path) -> None:
+    blocks = sample_blocks(sample_file(tmp_path), "l2block", 3)
+    async with running_node(tmp_path / "a", stream_layout="native") as node, wire_to(node) as wire:
+        publisher = await wire.publisher()
+        await publisher.block(*blocks)
+        await until_block(node, 2)
+        settings = FAST | {"peers": peers(node.grpc_address), "role": "standby"}
+        async with running_node(tmp_path / "b", **settings) as second:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while second.following.problem is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert "needs an empty data folder and stream.layout native" in second.following.problem
