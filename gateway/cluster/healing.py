@@ -61,7 +61,7 @@ class Healer:
         limits: ClusterLimits = CLUSTER_LIMITS,
     ) -> None:
         self._store = store
-        self._sums = store.streamer.sums
+        self._sums = blocks.streamer.sums
         self._blocks = blocks
         self._peers = peers
         self._metrics = metrics
@@ -83,7 +83,11 @@ class Healer:
                 loop.call_soon_threadsafe(self._changed.set)
 
         self._sums.on_change = changed
-        metrics.bad_pages.set_function(lambda: len(self._sums.bad))
+
+    @property
+    def bad_count(self) -> int:
+        """Present bad pages."""
+        return len(self._sums.bad)
 
     def close(self) -> None:
         """Stop listening to the stream."""
@@ -93,7 +97,7 @@ class Healer:
         """Return a line for each bad page: file, page, entries, blocks, and why it is not healed."""
         bad = sorted(self._sums.bad.items())
         words = [
-            f"{one.error(self._store.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
+            f"{one.error(self._blocks.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
             + self._reasons.get(page, "and will be healed from a peer")
             for page, one in bad[:SHOWN_PAGES_MAX]
         ]
@@ -163,8 +167,7 @@ class Healer:
 
     async def _heal_from(self, peer: str, page_number: int, blocks: BlocksOfPage) -> None:
         """Raises PageDamaged if the blocks make another page."""
-        assert self._store.layout is not None
-        builder = PageBuilder(page_number, blocks.origin, self._store.layout)
+        builder = self._blocks.builder(page_number, blocks)
         has_sum = self._sums.has_sum(page_number)
         # The block after the page names the root hash of the last one.
         end = min(blocks.last + 1, self._store.last_number or 0)

@@ -361,7 +361,8 @@ class PeerFollower:
             return f"its stream has layout {layout}, and this version knows {', '.join(map(str, LAYOUTS))}"
         elif not self._conductor.adopt_layout(layout):
             kind = "native" if layout == NATIVE_LAYOUT else "block"
-            return f"its stream has another layout: this node needs an empty data folder and stream.layout {kind}"
+            wanted = f"an empty data folder and stream.layout {kind}"
+            return f"its stream has another layout: this node needs {wanted}"
         return None
 
     async def _poll(

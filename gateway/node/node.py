@@ -68,7 +68,7 @@ from sluice.gateway.status.processor_watch import ProcessorWatch
 from sluice.gateway.status.reporter import NodeReporter
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.last_block import look_at_last_block
-from sluice.gateway.store.page_blocks import PageBlocks
+from sluice.gateway.store.page_blocks import NetworkPages, PageBlocks
 from sluice.gateway.store.scrub import Scrubber
 from sluice.gateway.store.trust_store import (
     given_address_book,
@@ -128,7 +128,8 @@ class Node:
         self.store: BlockStore
         self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
-        self._healer: Healer
+        self._healers: list[Healer]
+        """Of the stream of blocks, and in the native layout of the network's stream."""
         self._checks: ProofChecks
         self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
@@ -300,31 +301,43 @@ class Node:
     def _make_healer(self) -> None:
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
-        self._healer = Healer(
-            self.store,
-            self._page_blocks,
-            self._peers,
-            self.metrics,
-            message_bytes_max=max(settings.grpc_max_message_bytes, self._limits.cluster.message_bytes_min),
-            stall_seconds=settings.catchup_stall_seconds,
-            tls=peer_tls(settings),
-            limits=self._limits.cluster,
-        )
-        self._cleanup.callback(self._healer.close)
+        self._healers = [
+            Healer(
+                self.store,
+                pages,
+                self._peers,
+                self.metrics,
+                message_bytes_max=max(
+                    settings.grpc_max_message_bytes, self._limits.cluster.message_bytes_min
+                ),
+                stall_seconds=settings.catchup_stall_seconds,
+                tls=peer_tls(settings),
+                limits=self._limits.cluster,
+            )
+            for pages in self._all_pages()
+        ]
+        for healer in self._healers:
+            self._cleanup.callback(healer.close)
+        self.metrics.bad_pages.set_function(lambda: sum(healer.bad_count for healer in self._healers))
+
+    def _all_pages(self) -> list[PageBlocks]:
+        network = [] if self.store.pair is None else [NetworkPages(self.store)]
+        return [self._page_blocks, *network]
 
     def _watch_pages(self) -> None:
-        self._watch(self._healer.run())
+        for healer in self._healers:
+            self._watch(healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
-            scrubber = Scrubber(
-                self.store,
-                self._page_blocks,
-                self.metrics,
-                pace,
-                unproven_pause_seconds=self._limits.unproven_pause_seconds,
-            )
-            self._cleanup.callback(scrubber.close)
-            self._watch(scrubber.run())
+            for pages in self._all_pages():
+                scrubber = Scrubber(
+                    pages,
+                    self.metrics,
+                    pace,
+                    unproven_pause_seconds=self._limits.unproven_pause_seconds,
+                )
+                self._cleanup.callback(scrubber.close)
+                self._watch(scrubber.run())
 
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
@@ -436,7 +449,7 @@ class Node:
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
-            healer=self._healer,
+            healers=self._healers,
             processor=processor,
             health_check_seconds=self._limits.health_check_seconds,
             publishers_shown=self._limits.publishers_shown,

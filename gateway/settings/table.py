@@ -279,9 +279,9 @@ class Settings:
         "stream.layout",
         Choice(("auto", "block", "native")),
         "auto",
-        "What the stream of a new data folder holds: the blocks, or the entries of a network's stream, which are "
-        "the blocks' stream entry items. `auto` is `block`. A folder keeps its layout: the node does not start if "
-        "another is set. All nodes of a chain need the same.",
+        "What the stream of a new data folder holds: the blocks, or the entries of a network's stream, which "
+        "are the blocks' stream entry items. `auto` is `block`. A folder keeps its layout: the node does not "
+        "start if another is set. All nodes of a chain need the same.",
     )
     stream_serve_damaged: bool = row(
         "stream.serve_damaged",

@@ -59,7 +59,7 @@ class NodeReporter:
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
-        healer: Healer,
+        healers: Sequence[Healer],
         processor: ProcessorWatch,
         health_check_seconds: float = HEALTH_CHECK_SECONDS,
         publishers_shown: int = PUBLISHERS_SHOWN,
@@ -78,7 +78,7 @@ class NodeReporter:
         self._subscribers = subscribers
         self._certificates = certificates
         self._door_notes = door_notes
-        self._healer = healer
+        self._healers = healers
         self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] = ()
         self._grpc_address = settings.grpc_address
@@ -153,7 +153,7 @@ class NodeReporter:
             disputed=in_flight.disputed,
             lack=in_flight.lack_of(self._conductor.next_to_store),
             refused_message=last_refused_message(self._door_notes),
-            bad_pages=self._healer.words(),
+            bad_pages=tuple(line for healer in self._healers for line in healer.words()),
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,
         )

@@ -28,8 +28,8 @@ from sluice.datastream.file.evidence import Evidence, Tail
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
 from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
-from sluice.gateway.blocks.native_layout import whole_blocks
-from sluice.gateway.blocks.stream_layout import BlockDecoder, block_end_of
+from sluice.gateway.blocks.native_layout import ENTRIES_TYPE
+from sluice.gateway.blocks.stream_layout import BLOCK_END_SIZE, BLOCK_END_TYPE, BlockDecoder, block_end_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
 from sluice.gateway.logs import fields
@@ -205,9 +205,9 @@ def _blocks_behind(evidence: Evidence) -> BlocksBehind:
         if offset >= limit:
             break
         try:
-            block = None
-            for part in whole_blocks([entry], lambda first, end: ()):  # of a mark, nothing is needed here
-                block = decoder.feed(part.type, part.data)
+            data = entry.data[:BLOCK_END_SIZE] if entry.type == BLOCK_END_TYPE else entry.data
+            # The entries that a mark of the native layout stands for are not needed here.
+            block = None if entry.type == ENTRIES_TYPE else decoder.feed(entry.type, data)
         except LayoutError:
             break
         size_bytes += ENTRY_HEAD_SIZE + len(entry.data)

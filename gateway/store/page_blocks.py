@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -27,10 +29,12 @@ from sluice.datastream.file.disk import drop_cached
 from sluice.datastream.file.operation import OperationGroup
 from sluice.datastream.file.page_sums import PageState, this_thread
 from sluice.datastream.file.pages import PageFault
-from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
+from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed, Entry, page_start
 from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.native_layout import encode_native
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import (
+    NATIVE_LAYOUT,
     BlockDecoder,
     StoredBlock,
     block_number_of,
@@ -40,8 +44,9 @@ from sluice.gateway.blocks.stream_layout import (
 )
 from sluice.gateway.logs import fields
 from sluice.gateway.store.stream_check import summary_of
+from sluice.gateway.store.stream_pair import StreamPair
 
-__all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
+__all__ = ["BlocksOfPage", "NetworkPages", "PageBlocks", "PageBuilder", "root_of"]
 
 
 log = logging.getLogger(__name__)
@@ -59,8 +64,17 @@ class BlockPlaces(Protocol):
         """The last committed block."""
         ...
 
+    @property
+    def pair(self) -> StreamPair | None:
+        """Both streams of the native layout."""
+        ...
+
     def root_hash_at(self, number: int) -> bytes | None:
         """Read the root hash of a block."""
+        ...
+
+    def read_entries(self, start: int, end: int | None = None) -> Iterator[Entry]:
+        """Read the entries of blocks, as they are in layout 2."""
         ...
 
 
@@ -89,11 +103,13 @@ class PageBlocks:
 
     def __init__(self, store: BlockPlaces) -> None:
         self._store = store
+        self.streamer = store.streamer
+        """The stream whose pages these are."""
         self._lock = threading.RLock()
-        store.streamer.sums.prove_with(self.prove)
-        self._tail_page = store.streamer.sums.full_count
+        self.streamer.sums.prove_with(self.prove)
+        self._tail_page = self.streamer.sums.full_count
         """The page that was being filled at the opening."""
-        self._tail_end = store.streamer.committed.total_entries
+        self._tail_end = self.streamer.committed.total_entries
         self._tail_faults: list[_Fault] | None = None
         """Its wrong blocks; None: not checked yet."""
 
@@ -105,7 +121,7 @@ class PageBlocks:
         Raises:
             datastream.DatastreamError, OSError: those pages cannot be read.
         """
-        streamer, last = self._store.streamer, self._store.last_number
+        streamer, last = self.streamer, self._store.last_number
         first = self._store.first_number
         if first is None or last is None:
             return None
@@ -126,11 +142,18 @@ class PageBlocks:
     def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
         """Return (block number, entry number) of the blocks that begin on a page; none on a damaged one."""
         try:
-            bookmarks = self._store.streamer.page_bookmarks(page_number)
+            bookmarks = self.streamer.page_bookmarks(page_number)
         except PageDamaged:
             return []
         numbers = [(block_number_of(bookmark), entry_number) for bookmark, entry_number in bookmarks]
         return [(number, entry_number) for number, entry_number in numbers if number is not None]
+
+    def builder(self, page_number: int, blocks: BlocksOfPage) -> PageBuilder:
+        """Return the builder of a page, for the blocks `of_page` returned."""
+        layout, pair = self._store.layout, self._store.pair
+        assert layout is not None
+        network_entries = 0 if pair is None else pair.entries_before(blocks.first)
+        return PageBuilder(page_number, blocks.origin, layout, network_entries)
 
     # --- whether they are what was committed ----------------------------------------------------------------
 
@@ -143,13 +166,13 @@ class PageBlocks:
             LayoutError: the entry belongs to a block that differs from what was committed.
             datastream.DatastreamError, OSError: it cannot be read.
         """
-        page_number = self._store.streamer.page_of_entry(entry_number)
+        page_number = self.streamer.page_of_entry(entry_number)
         if page_number == self._tail_page and entry_number < self._tail_end:
             self._ensure_tail(entry_number)
 
     def ensure_block(self, number: int) -> None:
         """Do as `ensure` for the end of a block."""
-        streamer = self._store.streamer
+        streamer = self.streamer
         end = streamer.committed.total_entries
         if number != self._store.last_number:
             end = streamer.get_bookmark(bookmark_of(number + 1))
@@ -174,7 +197,7 @@ class PageBlocks:
         Raises:
             OSError: the disk cannot be read.
         """
-        sums = self._store.streamer.sums
+        sums = self.streamer.sums
         with self._lock:
             before, this_thread.proves = this_thread.proves, True
             try:
@@ -187,7 +210,7 @@ class PageBlocks:
         return sums.has_sum(page_number)
 
     def _prove(self, page_number: int) -> None:
-        sums = self._store.streamer.sums
+        sums = self.streamer.sums
         faults, begin, proven_end = self._look(page_number)
         for fault in faults:
             for page in self._pages(fault.first_entry, fault.entries_end):
@@ -201,12 +224,12 @@ class PageBlocks:
     def _pages(self, first_entry: int, entries_end: int) -> range:
         if first_entry >= entries_end:
             return range(0)
-        streamer = self._store.streamer
+        streamer = self.streamer
         end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
         return range(streamer.page_of_entry(first_entry), end)
 
     def _adopt(self, page_number: int) -> None:
-        streamer = self._store.streamer
+        streamer = self.streamer
         data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
         position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
         if data.count(0, position) != PAGE_SIZE - position:
@@ -217,7 +240,7 @@ class PageBlocks:
 
     def forget_cached(self, page_number: int) -> None:
         """Drop a page from the page cache."""
-        drop_cached(self._store.streamer.fileno(), PAGE_SIZE, page_start(page_number))
+        drop_cached(self.streamer.fileno(), PAGE_SIZE, page_start(page_number))
 
     def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
         """Hash the blocks of a page; return (faults, first entry, number after the last entry).
@@ -231,7 +254,7 @@ class PageBlocks:
         decoder, begin = BlockDecoder(), blocks.origin.total_entries
         begun = begin
         previous = self._store.root_hash_at(blocks.first - 1) if blocks.first else None
-        for entry in self._store.streamer.read_entries(begin, blocks.entries_end):
+        for entry in self._store.read_entries(begin, blocks.entries_end):
             try:
                 stored = decoder.feed(entry.type, entry.data)
             except LayoutError as error:
@@ -243,6 +266,39 @@ class PageBlocks:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1
         return faults, begin, begun
+
+
+class NetworkPages(PageBlocks):
+    """The pages of a network's stream, and the blocks of their entries; the first read gives each its sum."""
+
+    def __init__(self, store: BlockPlaces) -> None:
+        assert store.pair is not None
+        self._store, self._pair = store, store.pair
+        self.streamer = self._pair.network
+
+    def of_page(self, page_number: int) -> BlocksOfPage | None:
+        """As `PageBlocks.of_page`."""
+        first, last = self._store.first_number, self._store.last_number
+        if first is None or last is None:
+            return None
+        begin, end = self.streamer.sums.entry_range(page_number)
+        before = self._pair.entries_before
+        blocks = range(first, last + 1)
+        # The last block that begins at `begin` or before, and the last that begins before `end`.
+        first = blocks[bisect_right(blocks, begin, key=before) - 1]
+        last = blocks[bisect_left(blocks, end, key=before) - 1]
+        entries = before(first)
+        offset = page_start(page_number) if entries == begin else self.streamer.offset_of(entries)
+        return BlocksOfPage(first, last, Committed(offset, entries), before(last + 1))
+
+    def builder(self, page_number: int, blocks: BlocksOfPage) -> PageBuilder:
+        """As `PageBlocks.builder`."""
+        entries = blocks.origin.total_entries
+        return PageBuilder(page_number, blocks.origin, NATIVE_LAYOUT, entries, of_network=True)
+
+    def prove(self, page_number: int) -> bool:
+        """Give a page its sum as it is."""
+        return self.streamer.sums.has_sum(page_number)
 
 
 def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
@@ -281,12 +337,26 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
 class PageBuilder:
     """Builds a page from its blocks, in order.
 
-    `origin` is (offset, number) of the first entry of the first block, which may begin before the page;
-    `layout` is that of the stream's blocks.
+    Args:
+        page_number: of the page.
+        origin: (offset, number) of the first entry of the first block, which may begin before the page.
+        layout: of the stream's blocks.
+        network_entries: in the native layout, the entries of the network's stream before the first block.
+        of_network: the page is of the network's stream.
     """
 
-    def __init__(self, page_number: int, origin: Committed, layout: int) -> None:
+    def __init__(
+        self,
+        page_number: int,
+        origin: Committed,
+        layout: int,
+        network_entries: int = 0,
+        *,
+        of_network: bool = False,
+    ) -> None:
         self._layout = layout
+        self._network_entries = network_entries
+        self._of_network = of_network
         self._start = page_start(page_number)
         self._page = bytearray(PAGE_SIZE)
         self._group = OperationGroup(origin)
@@ -299,10 +369,21 @@ class PageBuilder:
             ItemError, LayoutError: it cannot be serialized.
         """
         group = self._group
-        for bookmark in bookmarks_of(number, self._layout):
-            group.add_bookmark(bookmark)
-        for run in encode_runs(number, items, root_hash):
-            group.add_entries(run.entry_types, run.data)
+        runs = None
+        if self._layout == NATIVE_LAYOUT:
+            network, runs = encode_native(number, items, root_hash, self._network_entries)
+            self._network_entries += len(network)
+        if self._of_network:
+            for entry_type, data in network:
+                if entry_type == BOOKMARK_TYPE:
+                    group.add_bookmark(data)
+                else:
+                    group.add_entry(entry_type, data)
+        else:
+            for bookmark in bookmarks_of(number, self._layout):
+                group.add_bookmark(bookmark)
+            for run in runs or encode_runs(number, items, root_hash):
+                group.add_entries(run.entry_types, run.data)
         at = group.base[0] - self._start
         piece = group.buffer[max(0, -at) : max(0, PAGE_SIZE - at)]
         at = max(0, at)

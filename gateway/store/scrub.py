@@ -30,7 +30,6 @@ from sluice.datastream.layout import PAGE_SIZE
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
-from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.page_blocks import PageBlocks
 
 __all__ = ["Scrubber"]
@@ -52,11 +51,10 @@ _PLACE: Final = struct.Struct(">Qd")
 
 
 class Scrubber:
-    """The scrubber of one block store, at `bytes_per_second`."""
+    """The scrubber of one stream, at `bytes_per_second`."""
 
     def __init__(
         self,
-        store: BlockStore,
         blocks: PageBlocks,
         metrics: Metrics,
         bytes_per_second: int,
@@ -65,7 +63,7 @@ class Scrubber:
         unproven_pause_seconds: float = UNPROVEN_PAUSE_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._streamer = store.streamer
+        self._streamer = blocks.streamer
         self._blocks = blocks
         self._metrics = metrics
         self._page_seconds = PAGE_SIZE / bytes_per_second

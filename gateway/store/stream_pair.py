@@ -23,6 +23,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from sluice.datastream import DataStreamer
+from sluice.datastream.errors import BookmarkNotFound
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
@@ -94,6 +95,14 @@ class StreamPair:
             text = "blocks that were not committed in both files are cut off"
             log.warning(text, extra=fields(path=str(blocks.path), entries=keep))
             blocks.truncate_file(keep)
+
+    def entries_before(self, number: int) -> int:
+        """Return how many entries the network's stream has before a stored block, or behind the last one."""
+        try:
+            begin = self.blocks.get_bookmark(bookmark_of(number))
+        except BookmarkNotFound:
+            begin = self._whole[0]
+        return self._so_far(begin - 1) if begin else 0
 
     # --- committing ----------------------------------------------------------------------------------------
 

@@ -113,10 +113,10 @@ async def test_a_damaged_page_is_not_served_and_named(
         behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
         assert behind >= node.store.streamer.sums.entry_range(1)[1]
         assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
-        await until(lambda: bool(node._healer._reasons), "the healer has looked")
+        await until(lambda: bool(node._healers[0]._reasons), "the healer has looked")
         http_status, text = await get(node, "/readyz")
         assert http_status == 200, text
-        words = node._healer.words()
+        words = node._healers[0].words()
         assert len(words) == 1
         for part in ("datastream.bin", "data page 1, entries ", f"blocks {bad_from} to {refused[-1]}"):
             assert part in words[0]
@@ -165,7 +165,7 @@ async def test_a_page_is_healed_from_a_second_node(
         assert not node.store.streamer.sums.bad
         assert page_bytes(folder, page) == page_bytes(template, page)
         assert await over_tcp(node) == [block.items for block in BLOCKS]
-        assert node._healer.words() == ()
+        assert node._healers[0].words() == ()
         (line,) = [record for record in caplog.records if record.message == "page healed"]
         assert str(address_of(other)) in str(vars(line))
     assert stream_bytes(folder) == stream_bytes(template)
@@ -240,8 +240,8 @@ async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
     async with fake_peer(BLOCKS, script) as liar:
         settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
         async with running_node(folder, NodeLimits(cluster=limits), **settings) as node:
-            await until(lambda: bool(node._healer._reasons), "the healer has asked")
-            reason = node._healer._reasons[1]
+            await until(lambda: bool(node._healers[0]._reasons), "the healer has asked")
+            reason = node._healers[0]._reasons[1]
             assert why in reason
             assert str(liar.address) in reason
             assert stream_bytes(folder) == damaged
@@ -265,8 +265,8 @@ async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
         gone = parse_address("127.0.0.1:1")
         peers = (gone, address_of(empty))
         async with running_node(folder, SOON, peers=peers, catchup_stall_seconds=1.0) as node:
-            await until(lambda: bool(node._healer._reasons), "the healer has asked")
-            reason = node._healer._reasons[1]
+            await until(lambda: bool(node._healers[0]._reasons), "the healer has asked")
+            reason = node._healers[0]._reasons[1]
             assert "127.0.0.1:1: UNAVAILABLE" in reason
             assert f"{address_of(empty)} takes too long" in reason  # it waits for the blocks, too
             # That node gets the blocks; now it can help.
@@ -329,8 +329,8 @@ async def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
         fake_peer(other) as liar,
         running_node(folder, SOON, peers=(address_of(liar),)) as node,
     ):
-        await until(lambda: bool(node._healer._reasons), "the healer has asked")
-        assert "previous root hash" in node._healer._reasons[1]
+        await until(lambda: bool(node._healers[0]._reasons), "the healer has asked")
+        assert "previous root hash" in node._healers[0]._reasons[1]
     assert stream_bytes(folder) == damaged
 
 

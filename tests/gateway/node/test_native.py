@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from sluice.datastream import DataStreamer
 from sluice.datastream.client.client import StreamClient
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item, stream_entry_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.node.rules import NodeLimits
+from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.linking import sign_block
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from tests.datastream.streams import sample_file
+from tests.gateway.block_makers import footer_item, header_item, proof_item, summary_of
 from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
+from tests.gateway.store.test_block_store import verified
 from tests.nodes import ANSWER_SECONDS, KEY, running_node, wire_to
 from tests.reference_data import needs_stream
-
-pytestmark = needs_stream
 
 
 def sample_blocks(sample: Path, by: str, count: int) -> list[Block]:
@@ -32,6 +39,7 @@ def sample_blocks(sample: Path, by: str, count: int) -> list[Block]:
     return made
 
 
+@needs_stream
 async def test_a_networks_stream_goes_through_the_race_and_comes_out_byte_for_byte(tmp_path: Path) -> None:
     sample = sample_file(tmp_path)
     blocks = sample_blocks(sample, "l2block", 300)
@@ -74,6 +82,7 @@ async def test_a_networks_stream_goes_through_the_race_and_comes_out_byte_for_by
         assert (node.store.layout, node.store.last_number) == (3, 299)
 
 
+@needs_stream
 async def test_an_empty_node_of_the_other_layout_does_not_follow(tmp_path: Path) -> None:
     blocks = sample_blocks(sample_file(tmp_path), "l2block", 3)
     async with running_node(tmp_path / "a", stream_layout="native") as node, wire_to(node) as wire:
@@ -86,3 +95,46 @@ async def test_an_empty_node_of_the_other_layout_does_not_follow(tmp_path: Path)
                 while second.following.problem is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert "needs an empty data folder and stream.layout native" in second.following.problem
+
+
+def long_blocks(count: int) -> list[Block]:
+    """Return linked, signed blocks: a bookmark, an entry of 150 kB, a transaction of 90 kB, another entry."""
+    made: list[Block] = []
+    tree, previous = StreamingTree(), EMPTY_HASH
+    for number in range(count):
+        entries = [(BOOKMARK_TYPE, b"m%d" % number), (9, bytes([number]) * 150_000), (9, b"end")]
+        mark, entry, last = (stream_entry_item(*one) for one in entries)
+        body = [mark, entry, field_item(4, bytes([number]) * 90_000), last]
+        items = [header_item(number), *body, footer_item(previous, tree.root()), proof_item(number)]
+        made.append(Block(number, sign_block(number, items, KEY)))
+        previous = summary_of(list(made[-1].items)).root_hash
+        tree.push(previous)
+    return made
+
+
+SOON = NodeLimits(cluster=ClusterLimits(heal_pause_seconds=0.05), unproven_pause_seconds=0.05)
+
+
+@pytest.mark.parametrize(("name", "page"), [("datastream.bin", 0), ("datastream.bin", 2), ("blocks.bin", 0)])
+async def test_a_damaged_page_of_either_file_is_healed_from_a_peer(
+    tmp_path: Path, name: str, page: int
+) -> None:
+    blocks = long_blocks(30)
+    for folder in ("a", "b"):
+        store = BlockStore.open(tmp_path / folder, layout="native")
+        for block in map(verified, blocks):
+            store.append([block])
+            store.advance(block)
+        store.close()
+    good = (tmp_path / "a" / name).read_bytes()
+    with (tmp_path / "b" / name).open("r+b") as file:
+        file.seek(4096 + (page << 20) + 70_000)
+        file.write(b"\xa5\x5a")
+    assert (tmp_path / "b" / name).read_bytes() != good
+    async with running_node(tmp_path / "a") as peer:
+        settings = {"peers": peers(peer.grpc_address), "scrub_bytes_per_second": 1 << 30}
+        async with running_node(tmp_path / "b", SOON, **settings) as node, asyncio.timeout(ANSWER_SECONDS):
+            while node.metrics.registry.get_sample_value("sluice_pages_healed_total") != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            assert node.reporter.report().bad_pages == ()
+    assert (tmp_path / "b" / name).read_bytes() == good

@@ -111,7 +111,7 @@ async def test_one_who_gives_up_leaves_the_reading_to_the_others(tmp_path: Path)
 
 async def test_blocks_before_a_bad_place_are_read(tmp_path: Path) -> None:
     async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 9)) as reader:
-        offset = reader._streamer.offset_of((await reader.find(2)).entry_number)
+        offset = reader._store.streamer.offset_of((await reader.find(2)).entry_number)
         with (tmp_path / "datastream.bin").open("r+b") as file:
             file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the entry's head
             file.write(b"\x07")

@@ -47,7 +47,7 @@ class Pauses:
 async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, BlockStore, Metrics, Pauses]]:
     """Run a scrubber until it has made so many pauses."""
     store, metrics, sleep = BlockStore.open(folder), Metrics(verification_mode="full"), Pauses(pauses)
-    scrubber = Scrubber(store, PageBlocks(store), metrics, PACE, sleep=sleep)
+    scrubber = Scrubber(PageBlocks(store), metrics, PACE, sleep=sleep)
     task = asyncio.ensure_future(scrubber.run())
     try:
         async with asyncio.timeout(20):
@@ -113,7 +113,7 @@ async def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pyt
     good = page_bytes(folder, 2)
 
     store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
-    scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
+    scrubber = Scrubber(PageBlocks(store), metrics, PACE)
     flip(folder, 2, 5000)
     # Readers get the right bytes from memory.
     monkeypatch.setattr(store.streamer.sums, "_read", lambda page: good)
@@ -128,7 +128,7 @@ async def test_a_disk_that_cannot_be_read_is_logged_and_the_scrubber_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
-    scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
+    scrubber = Scrubber(PageBlocks(store), metrics, PACE)
 
     def refuse(page_number: int) -> object:
         raise OSError(12, "no memory")
