@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from sluice.datastream.layout import DATA_SIZE_MAX
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import BlockRefused, ItemError
 from sluice.gateway.blocks.merkle import HASH_SIZE
@@ -252,7 +253,8 @@ def stream_entry_of(item: bytes) -> tuple[int, bytes]:
     """Return type and data of the entry in a stream entry item.
 
     Raises:
-        ItemError: it is no such item, or not the one that `stream_entry_item` makes of its entry.
+        ItemError: it is no such item, not the one that `stream_entry_item` makes of its entry, or no stream
+            can have the entry.
     """
     entry = _message_of(item, ItemKind.STREAM_ENTRY, block_pb2.StreamEntry)
     entry_type, data = entry.entry_type, entry.data
@@ -260,6 +262,10 @@ def stream_entry_of(item: bytes) -> tuple[int, bytes]:
     if canonical != item:
         got = f"{len(item)} bytes that are not its canonical form"
         raise ItemError("stream entry", got, f"{len(canonical)} bytes: entry_type, data and nothing else")
+    if len(data) > DATA_SIZE_MAX:
+        raise ItemError("stream entry: data", f"{len(data)} bytes", f"at most {DATA_SIZE_MAX}")
+    if entry_type == _ENTRY_TYPE_MAX:
+        raise ItemError("stream entry: type", hex(entry_type), "another: to clients, it means 'not found'")
     return entry_type, data
 
 

@@ -24,19 +24,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Entry
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
-from sluice.gateway.blocks.errors import ItemError, LayoutError
+from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.items import ItemKind, kinds_of, stream_entry_item, stream_entry_of
 from sluice.gateway.blocks.stream_layout import BLOCK_END_SIZE, BLOCK_END_TYPE, EntryRun, encode_runs
 
-__all__ = ["ENTRIES_TYPE", "NetworkEntry", "check_entries", "encode_native", "entries_so_far", "whole_blocks"]
+__all__ = ["ENTRIES_TYPE", "NetworkEntry", "encode_native", "entries_so_far", "is_bookmark", "whole_blocks"]
 
 ENTRIES_TYPE: Final = 0xB2
 """Entry type of the mark that stands for entries of the network's stream."""
 MARKED_BYTES_MAX: Final = 1 << 20
 """Data behind one mark, unless that is a single entry: a reader of the block stream takes it at once."""
-_NOT_FOUND_TYPE: Final = 0xFFFF_FFFF
 _MARK: Final = struct.Struct(">QQ")
 _SO_FAR: Final = struct.Struct(">Q")
 _STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)
@@ -45,30 +44,9 @@ NetworkEntry = tuple[int, bytes]
 """Type and data of an entry of the network's stream."""
 
 
-def check_entries(items: Sequence[bytes], kinds: Sequence[int]) -> None:
-    """Check that the stream entry items can be entries of a stream.
-
-    Raises:
-        ItemError: naming the first that cannot.
-    """
-    for index, (item, kind) in enumerate(zip(items, kinds, strict=True)):
-        if kind == _STREAM_ENTRY:
-            try:
-                _entry_of(item)
-            except ItemError as error:
-                raise ItemError(error.what, error.got, error.expected, where=f"item {index}") from None
-
-
-def _entry_of(item: bytes) -> NetworkEntry:
-    entry_type, data = stream_entry_of(item)
-    if entry_type == _NOT_FOUND_TYPE:
-        raise ItemError("stream entry: type", hex(entry_type), "another, as it means 'not found' to clients")
-    if len(data) > DATA_SIZE_MAX:
-        raise ItemError("stream entry: data", f"{len(data)} bytes", f"at most {DATA_SIZE_MAX}")
-    if entry_type == BOOKMARK_TYPE and not BOOKMARK_SIZE_MIN <= len(data) <= BOOKMARK_SIZE_MAX:
-        sizes = f"{BOOKMARK_SIZE_MIN} to {BOOKMARK_SIZE_MAX}"
-        raise ItemError("stream entry: bookmark", f"{len(data)} bytes", sizes)
-    return entry_type, data
+def is_bookmark(entry_type: int, data: bytes) -> bool:
+    """Return whether clients can ask for an entry as a bookmark; others of that type are plain entries."""
+    return entry_type == BOOKMARK_TYPE and BOOKMARK_SIZE_MIN <= len(data) <= BOOKMARK_SIZE_MAX
 
 
 class NativeBlock(NamedTuple):
@@ -90,7 +68,7 @@ def encode_native(
 
     Args:
         block_number: of the block.
-        items: in block order, `check_entries` has passed them.
+        items: in block order.
         root_hash: the block's root.
         first_entry: the number of its first entry in the network's stream.
         kinds: `kinds_of(items)`, if known.
@@ -108,7 +86,7 @@ def encode_native(
                 kept.append(item)
                 kept_kinds.append(kind)
             continue
-        for entries in _chunks(_entry_of(item) for item, _ in group):
+        for entries in _chunks(stream_entry_of(item) for item, _ in group):
             kept.append(_MARK.pack(first_entry + len(network), len(entries)))
             kept_kinds.append(ENTRIES_TYPE)
             network += entries

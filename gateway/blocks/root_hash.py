@@ -44,6 +44,7 @@ from sluice.gateway.blocks.items import (
     read_footer,
     read_header,
     refused,
+    stream_entry_of,
 )
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
@@ -109,6 +110,7 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
 _RECORD_FILE: Final = ItemKind.RECORD_FILE
+_STREAM_ENTRY: Final = ItemKind.STREAM_ENTRY
 # Kinds that may occur any number of times between header and footer need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 # For fewer items, pushing leaves one by one is faster than gathering them by subtree.
@@ -369,6 +371,20 @@ class BlockHasher:
             proofs = (*proofs, items[index])
         return proofs
 
+    def _check_stream_entries(
+        self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
+    ) -> None:
+        """Refuse what cannot be an entry of a stream, in nodes of any layout alike."""
+        for index in range(start, end):
+            if kinds[index] == _STREAM_ENTRY:
+                try:
+                    stream_entry_of(items[index])
+                except ItemError as error:
+                    where = f"item {self._item_count + index}"
+                    raise cannot_parse(
+                        ItemError(error.what, error.got, error.expected, where=where)
+                    ) from error
+
     def _look_at_body(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
     ) -> tuple[bytes | None, Mapping[int, int]]:
@@ -378,6 +394,8 @@ class BlockHasher:
         body = kinds[start:end]
         first_of = dict(zip(reversed(body), range(end - 1, start - 1, -1), strict=True))
         unusual = [(index, kind) for kind, index in first_of.items() if kind not in _BODY_KINDS]
+        if _STREAM_ENTRY in first_of:
+            self._check_stream_entries(items, kinds, start, end)
         if body.count(_RECORD_FILE) > 1:
             unusual.append((kinds.index(_RECORD_FILE, first_of[_RECORD_FILE] + 1), _RECORD_FILE))
         for index, kind in sorted(unusual):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -13,15 +14,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from sluice.datastream.check.compare import compare_streams
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME
 from sluice.gateway.store.repair import find
 from sluice.gateway.store.stream_check import BlockCheck
+from sluice.gateway.store.stream_pair import network_reader
 
-__all__ = ["command", "stream_file_of"]
+__all__ = ["command", "refuse_native", "stream_file_of"]
 
 _STREAM_FILE_NAME = "datastream.bin"
 _SHOWN_PAGES = 10
@@ -57,12 +61,27 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
     --repair the command writes nothing. The exit status is 1 if anything is wrong and not repaired. Work that
     a kill left unfinished is reported but is not wrong: the next opening completes it.
     """
-    file = stream_file_of(path)
+    files = _files_of(path)
     if against is not None:
         if repair:
             raise click.UsageError("--against compares and repairs nothing: leave --repair out")
-        _compare(file, stream_file_of(against), as_json=as_json)
+        for file, other in zip(files, _files_of(against), strict=False):
+            _compare(file, other, as_json=as_json)
         return
+    are_sound = [_is_sound(file, repair=repair, as_json=as_json) for file in files]
+    if not all(are_sound):
+        sys.exit(1)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Return the stream files in a data folder, two in the native layout; or the file itself."""
+    file = stream_file_of(path)
+    blocks = file.with_name(BLOCK_FILE_NAME)
+    return [file, blocks] if path.is_dir() and blocks.exists() else [file]
+
+
+def _is_sound(file: Path, *, repair: bool, as_json: bool) -> bool:
+    """Check a file, repair it if wanted, and print what was found; return whether it is sound now."""
     with _unwound_by_signals():
         result, blocks = _check(file, quiet=as_json)
         repaired = repair_stream(file, result) if repair else []
@@ -75,8 +94,7 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
         click.echo(json.dumps(_as_json(result, blocks, repaired, is_sound=is_sound)))
     else:
         _print(result, blocks, repaired, is_sound=is_sound, repair=repair)
-    if not is_sound:
-        sys.exit(1)
+    return is_sound
 
 
 @contextmanager
@@ -91,6 +109,18 @@ def _unwound_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_native(file: Path) -> bool:
+    """Return whether a file is one of the two of a native chain."""
+    return file.name in (_STREAM_FILE_NAME, BLOCK_FILE_NAME) and file.with_name(BLOCK_FILE_NAME).exists()
+
+
+def refuse_native(file: Path) -> None:
+    """Raise Fatal for a file of a native chain, which this command would take apart."""
+    if _is_native(file):
+        expected = f"a stream file without {BLOCK_FILE_NAME} beside it"
+        raise Fatal(str(file), got="one of the two files of a native chain", expected=expected)
 
 
 def stream_file_of(path: Path) -> Path:
@@ -148,13 +178,21 @@ def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
     wrong_blocks: list[tuple[str, int, int]] = []
-    blocks = BlockCheck(lambda what, offset, number: wrong_blocks.append((what, offset, number)))
-    with _bar("checking", quiet=quiet) as progress:
+    network_path = file.with_name(_STREAM_FILE_NAME)
+    with contextlib.ExitStack() as stack:
+        network = None
+        if file.name == BLOCK_FILE_NAME and network_path.exists():
+            network = stack.enter_context(DataStreamer.open(network_path, read_only=True))
+        blocks = BlockCheck(
+            lambda what, offset, number: wrong_blocks.append((what, offset, number)),
+            None if network is None else network_reader(network),
+        )
+        progress = stack.enter_context(_bar("checking", quiet=quiet))
         result = check_stream(file, visitor=blocks, progress=progress)
     blocks.end()
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
-    if result.header is not None and not result.counts[Severity.DAMAGE]:
+    if result.header is not None and not result.counts[Severity.DAMAGE] and not _is_native(file):
         refusal = find(file, result.header.stream_type).refusal
         if refusal is not None:
             result.add(Severity.DAMAGE, f"a start refuses the stream (sluice repair): {refusal}")

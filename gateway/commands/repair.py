@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sluice.gateway.commands.check import stream_file_of
+from sluice.gateway.commands.check import refuse_native, stream_file_of
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.truncate import is_wanted
 from sluice.gateway.errors import Fatal
@@ -51,6 +51,7 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
     if as_json and choice is not None and not yes:
         raise click.UsageError("--json cannot ask: expected --yes with it")
     file = stream_file_of(path)
+    refuse_native(file)
     stream_type = stream_type_of(file)
     if choice is None:
         found = find(file, stream_type)

@@ -15,7 +15,7 @@ import click
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from sluice.gateway.commands.check import stream_file_of
+from sluice.gateway.commands.check import refuse_native, stream_file_of
 from sluice.gateway.commands.ds_client import BookmarkForms
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
@@ -132,6 +132,7 @@ def command(
     if as_json and not yes:
         raise click.UsageError("--json cannot ask: expected --yes with it")
     file = stream_file_of(path)
+    refuse_native(file)
     looked = look_at(file)
     is_node = looked.holds_blocks and file.name == STREAM_FILE_NAME
     if to_block is not None and not looked.holds_blocks:

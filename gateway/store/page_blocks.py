@@ -29,9 +29,9 @@ from sluice.datastream.file.disk import drop_cached
 from sluice.datastream.file.operation import OperationGroup
 from sluice.datastream.file.page_sums import PageState, this_thread
 from sluice.datastream.file.pages import PageFault
-from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed, Entry, page_start
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, Entry, page_start
 from sluice.gateway.blocks.errors import LayoutError
-from sluice.gateway.blocks.native_layout import encode_native
+from sluice.gateway.blocks.native_layout import encode_native, is_bookmark
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import (
     NATIVE_LAYOUT,
@@ -152,7 +152,9 @@ class PageBlocks:
         """Return the builder of a page, for the blocks `of_page` returned."""
         layout, pair = self._store.layout, self._store.pair
         assert layout is not None
-        network_entries = 0 if pair is None else pair.entries_before(blocks.first)
+        # The first block may begin on the bad page, which cannot be asked then.
+        is_first = not blocks.origin.total_entries
+        network_entries = 0 if pair is None or is_first else pair.entries_before(blocks.first)
         return PageBuilder(page_number, blocks.origin, layout, network_entries)
 
     # --- whether they are what was committed ----------------------------------------------------------------
@@ -375,7 +377,7 @@ class PageBuilder:
             self._network_entries += len(network)
         if self._of_network:
             for entry_type, data in network:
-                if entry_type == BOOKMARK_TYPE:
+                if is_bookmark(entry_type, data):
                     group.add_bookmark(data)
                 else:
                     group.add_entry(entry_type, data)

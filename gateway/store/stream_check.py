@@ -11,11 +11,13 @@ Source: docs/spec/block-hash.md sections 3.3 and 4; docs/spec/block-layout.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from sluice.datastream.errors import DatastreamError
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from sluice.gateway.blocks.native_layout import NetworkEntry, whole_blocks
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
 
@@ -29,8 +31,12 @@ _PROBE_ENTRIES = 2
 class BlockCheck:
     """Checks the blocks of a stream, entry by entry; calls `report` for each fault."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(
+        self, report: Report, network: Callable[[int, int], Iterable[NetworkEntry]] | None = None
+    ) -> None:
         self._report = report
+        self._network = network
+        """Reads the network's entries of a native chain, whose block stream this is."""
         self._decoder = BlockDecoder()
         self._chain: Chain | None = None
         self._seeking = False
@@ -52,9 +58,11 @@ class BlockCheck:
             return
         if self._decoder.block_number is None:
             self._first = (offset, entry.number)
+        block = None
         try:
-            block = self._decoder.feed(entry.type, entry.data)
-        except LayoutError as error:
+            for part in [entry] if self._network is None else whole_blocks([entry], self._network):
+                block = self._decoder.feed(part.type, part.data)
+        except (LayoutError, DatastreamError) as error:
             self._refuse(str(error), offset, entry.number)
             return
         if block is not None:

@@ -20,22 +20,23 @@ Source: docs/spec/block-layout.md section 5; datastream/README.md, "The steps of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.datastream.layout import Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
     encode_native,
     entries_so_far,
+    is_bookmark,
     whole_blocks,
 )
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookmark_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 
-__all__ = ["StreamPair"]
+__all__ = ["StreamPair", "network_reader"]
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class StreamPair:
         if native.network:
             network.start_atomic_op()
             for entry_type, data in native.network:
-                if entry_type == BOOKMARK_TYPE:
+                if is_bookmark(entry_type, data):
                     network.add_stream_bookmark(data)
                 else:
                     network.add_stream_entry(entry_type, data)
@@ -210,7 +211,7 @@ class StreamPair:
 
     def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield entries of the block stream as they are in layout 2."""
-        return whole_blocks(entries, self._network_entries)
+        return whole_blocks(entries, network_reader(self.network))
 
     def columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes], list[int]]:
         """Return types and data as `whole` does, and the number after each, until it has `size_wanted` bytes.
@@ -231,13 +232,19 @@ class StreamPair:
             left -= len(entry.data)
         return types, column, numbers
 
-    def _network_entries(self, first: int, end: int) -> Iterator[NetworkEntry]:
-        for entry in self.network.read_entries(first, end):
-            yield entry.type, entry.data
-
     def close(self) -> None:
         """Close the network's stream; its owner closes the block stream."""
         self.network.close()
+
+
+def network_reader(network: DataStreamer) -> Callable[[int, int], Iterator[NetworkEntry]]:
+    """Return the reader of a network's entries for `whole_blocks`."""
+
+    def read(first: int, end: int) -> Iterator[NetworkEntry]:
+        for entry in network.read_entries(first, end):
+            yield entry.type, entry.data
+
+    return read
 
 
 def _number_in(block_end: Entry) -> int:

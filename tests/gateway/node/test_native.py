@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.client.client import StreamClient
@@ -14,6 +16,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item, stream_entry_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.commands import check, repair, truncate
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.linking import sign_block
@@ -112,6 +115,14 @@ def long_blocks(count: int) -> list[Block]:
     return made
 
 
+def fill(folder: Path, blocks: list[Block]) -> None:
+    store = BlockStore.open(folder, layout="native")
+    for block in map(verified, blocks):
+        store.append([block])
+        store.advance(block)
+    store.close()
+
+
 SOON = NodeLimits(cluster=ClusterLimits(heal_pause_seconds=0.05), unproven_pause_seconds=0.05)
 
 
@@ -119,13 +130,8 @@ SOON = NodeLimits(cluster=ClusterLimits(heal_pause_seconds=0.05), unproven_pause
 async def test_a_damaged_page_of_either_file_is_healed_from_a_peer(
     tmp_path: Path, name: str, page: int
 ) -> None:
-    blocks = long_blocks(30)
     for folder in ("a", "b"):
-        store = BlockStore.open(tmp_path / folder, layout="native")
-        for block in map(verified, blocks):
-            store.append([block])
-            store.advance(block)
-        store.close()
+        fill(tmp_path / folder, long_blocks(30))
     good = (tmp_path / "a" / name).read_bytes()
     with (tmp_path / "b" / name).open("r+b") as file:
         file.seek(4096 + (page << 20) + 70_000)
@@ -138,3 +144,40 @@ async def test_a_damaged_page_of_either_file_is_healed_from_a_peer(
                 await asyncio.sleep(0.02)
             assert node.reporter.report().bad_pages == ()
     assert (tmp_path / "b" / name).read_bytes() == good
+
+
+def run(command: click.Command, *arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return result.exit_code, result.output or str(result.exception)
+
+
+def test_check_looks_at_both_files_and_at_the_blocks(tmp_path: Path) -> None:
+    fill(tmp_path / "a", long_blocks(5))
+    fill(tmp_path / "b", long_blocks(4))
+    network, blocks = (tmp_path / "a" / name for name in ("datastream.bin", "blocks.bin"))
+    status, output = run(check.command, tmp_path / "a")
+    assert output.splitlines() == [
+        f"{network}: 15 entries, 5 bookmarks, 1 pages: sound",
+        f"{blocks}: 40 entries, 5 bookmarks, 1 pages, 5 blocks: sound",
+    ]
+    assert status == 0
+    status, output = run(check.command, "--against", tmp_path / "b", tmp_path / "a")
+    assert (status, output.count("byte for byte")) == (0, 2)
+    assert "the same 12 entries" in output
+    assert "the same 32 entries" in output
+    content = bytearray(network.read_bytes())
+    content[content.index(b"\x03" * 100_000) + 50_000] ^= 1
+    network.write_bytes(content)
+    status, output = run(check.command, tmp_path / "a")
+    assert status == 1
+    assert "block 3: root hash " in output
+
+
+@pytest.mark.parametrize("name", ["", "datastream.bin", "blocks.bin"])
+def test_what_would_take_the_files_apart_is_refused(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, long_blocks(3))
+    before = [(tmp_path / one).read_bytes() for one in ("datastream.bin", "blocks.bin")]
+    for command, options in ((truncate.command, ["--to-entry", "5", "--yes"]), (repair.command, [])):
+        status, output = run(command, *options, tmp_path / name)
+        assert (status, "got one of the two files of a native chain" in output) == (1, True)
+    assert [(tmp_path / one).read_bytes() for one in ("datastream.bin", "blocks.bin")] == before
