@@ -234,6 +234,7 @@ def test_every_message_has_its_bytes_checked() -> None:
         "Block",
         "BlockItem",
         "SignedBlockProof",
+        "StreamEntry",
         "SemanticVersion",
         "Timestamp",
         "BlockNodeVersions",

@@ -260,7 +260,7 @@ def test_the_stream_over_tcp(node: NodeProcess) -> None:
     at = ENTRIES.index((0xB0, bookmark))
     tcp.send(6, bookmark=bookmark)
     assert tcp.result() == (0, b"OK")
-    answer = entry_bytes(at + 2, *ENTRIES[at + 2], packet=0xFE)
+    answer = entry_bytes(at + 1, *ENTRIES[at + 1], packet=0xFE)
     assert tcp.read(len(answer)) == answer
     tcp.send(5, count)
     assert tcp.result() == (0, b"OK")

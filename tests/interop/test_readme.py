@@ -77,7 +77,7 @@ def test_the_transcript_runs(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     entries = re.findall(r"^(\d+) (0x\w+) (\d+) bytes$", out, re.MULTILINE)
     assert [int(number) for number, _, _ in entries] == list(range(BLOCKS_SHOWN))
-    assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0xb0", "0x1"]
+    assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0x1", "0x3"]
 
 
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a clone")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.datastream.layout import DATA_SIZE_MAX
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import BlockRefused
 from sluice.gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of, stream_entry_item
@@ -105,7 +106,12 @@ def test_the_root_is_the_defined_one(minor: int, layout: int, count: int) -> Non
     st.lists(st.integers(1, 30)),
 )
 def test_how_items_are_cut_into_calls_does_not_matter(body: list[tuple[int, bytes]], cuts: list[int]) -> None:
-    items = whole([field_item(kind, payload) for kind, payload in body])
+    items = whole(
+        [
+            stream_entry_item(1, payload) if kind == 1008 else field_item(kind, payload)
+            for kind, payload in body
+        ]
+    )
     hasher, at = BlockHasher(), 0
     for size in [*cuts, len(items)]:
         hasher.add(items[at : at + size])
@@ -415,3 +421,27 @@ def test_proofs_of_so_many_bytes_are_taken() -> None:
     overhead = len(proof_item(0, bytes(PROOFS_BYTES_MAX // 2))) - PROOFS_BYTES_MAX // 2
     long = proof_item(0, bytes(PROOFS_BYTES_MAX - len(PROOF) - overhead))
     assert sum(map(len, summary_of([HEADER, FOOTER, PROOF, long]).proofs)) == PROOFS_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (
+            stream_entry_item(0xFFFF_FFFF, b"x"),
+            "item 1: stream entry: type: got 0xffffffff, expected another",
+        ),
+        (stream_entry_item(2, bytes(DATA_SIZE_MAX + 1)), f"got {DATA_SIZE_MAX + 1} bytes, expected at most"),
+        (
+            bytes.fromhex("823f0408021200"),
+            "item 1: stream entry: got 7 bytes that are not its canonical form",
+        ),
+        (bytes.fromhex("823f0100"), "item 1: stream entry: got 4 bytes that do not parse"),
+    ],
+    ids=["not found", "too long", "another encoding", "no message"],
+)
+def test_what_no_stream_can_have_as_an_entry_is_refused(item: bytes, text: str) -> None:
+    """By nodes of every layout: a chain is valid everywhere, or nowhere."""
+    hasher = BlockHasher()
+    with pytest.raises(BlockRefused) as caught:
+        hasher.add(whole([item]))
+    assert text in str(caught.value)

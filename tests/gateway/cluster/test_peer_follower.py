@@ -134,7 +134,7 @@ async def test_an_empty_node_does_not_follow_a_stream_of_a_layout_that_it_does_n
         settings = FAST | {"peers": peers(first.grpc_address), "role": "standby"}
         async with running_node(tmp_path / "b", **settings) as second:
             await until(lambda: second.following.problem is not None)
-            assert "its stream has layout 9, and this version knows 1 and 2" in str(second.following.problem)
+            assert "its stream has layout 9, and this version knows 1, 2, 3" in str(second.following.problem)
             assert second.store.last_number is None
 
 

@@ -68,7 +68,6 @@ def frame_of(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str =
 
 @pytest.mark.spark
 @needs_stream
-@pytest.mark.usefixtures("few_partitions")
 @pytest.mark.parametrize("by", ["batch", "l2block", "bookmark", 1000])
 def test_the_sample_in_parallel_and_back(spark: SparkSession, sample: Path, by: Any) -> None:
     entries = entries_in(sample)
@@ -80,7 +79,6 @@ def test_the_sample_in_parallel_and_back(spark: SparkSession, sample: Path, by: 
 
 @pytest.mark.spark
 @needs_stream
-@pytest.mark.usefixtures("few_partitions")
 def test_an_incomplete_block_stays_out_and_order_and_partitions_change_nothing(
     spark: SparkSession, sample: Path
 ) -> None:
@@ -96,7 +94,6 @@ def test_an_incomplete_block_stays_out_and_order_and_partitions_change_nothing(
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_no_entries_make_no_blocks(spark: SparkSession) -> None:
     blocks = entries_to_blocks(frame_of(spark, []))
     assert blocks.columns == ["block_number", "items"]
@@ -168,7 +165,6 @@ def test_arguments_out_of_range(spark: SparkSession, arguments: dict[str, Any]) 
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 @pytest.mark.parametrize("changed", ["first", "last", "twice"])
 def test_a_frame_with_other_rows_the_second_time_fails(spark: SparkSession, changed: str) -> None:
     rows = [(number, BOOKMARK_TYPE, b"") for number in range(8)]
@@ -238,7 +234,6 @@ def append(streamer: DataStreamer, entries: Iterable[Entry]) -> None:
 
 @pytest.mark.spark
 @needs_stream
-@pytest.mark.usefixtures("few_partitions")
 @pytest.mark.parametrize("by", ["batch", "l2block", "bookmark", 300])
 def test_a_stream_makes_the_blocks_of_a_batch_and_goes_on_after_a_restart(
     spark: SparkSession, sample: Path, growing: DataStreamer, tmp_path: Path, by: object
@@ -265,7 +260,6 @@ def test_a_stream_has_no_last_block(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_partitions")
 def test_a_query_that_begins_in_the_middle_of_a_stream_is_refused(
     spark: SparkSession, growing: DataStreamer, tmp_path: Path
 ) -> None:
