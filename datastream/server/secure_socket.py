@@ -59,7 +59,10 @@ class SecureSocket:
         receive_bytes: int = RECEIVE_BYTES,
     ) -> None:
         self.may_hold_data = True
-        """Whether `read_into` may return more although the socket is not readable."""
+        """Whether `read_into` may find more without another event of the socket.
+
+        uvloop reports a reset once, so whoever left bytes in the kernel must come back for them.
+        """
         self._socket = sock
         self._on_sent = on_sent
         self._receive_bytes = receive_bytes
@@ -155,7 +158,6 @@ class SecureSocket:
                     got = cast(int, self._tls.read(len(buffer) - filled, buffer[filled:]))
                 except ssl.SSLWantReadError:
                     if taken - filled >= self._receive_bytes:
-                        self.may_hold_data = False
                         break
                     data = self._socket.recv(self._receive_bytes)
                     if not data:

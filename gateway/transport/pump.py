@@ -38,8 +38,8 @@ LINGER_SECONDS: Final = 1.0
 """How long the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
-TLS_RECEIVE_BYTES: Final = 8 * 1024
-"""Encrypted bytes taken at once: 300 key updates, or half of the largest record."""
+TLS_RECEIVE_BYTES: Final = 16 * 1024
+"""Encrypted bytes taken at once: 600 key updates, or nearly the largest record."""
 TLS_SEND_BYTES: Final = 64 * 1024
 """Bytes encrypted at once."""
 TLS_UNSENT_BYTES_MAX: Final = 2 * TLS_SEND_BYTES
@@ -126,7 +126,7 @@ class SocketEnd:
                 return None
         size = self.secure.read_into(buffer)
         self.await_room()
-        if size:
+        if size != 0:
             self._read_held_data()
         return size
 
