@@ -1,8 +1,8 @@
-"""TLS of one client of the server, over its non-blocking socket.
+"""TLS over a non-blocking socket: of one client of the server, or of one connection of a node's front door.
 
 OpenSSL reads from memory, never from the socket: `SSL_read` of a socket goes on while handshake records come,
-so a client that sends key updates without end would keep the event loop (1.1 s for 2.7 MB of them). Each call
-here takes RECEIVE_BYTES at most.
+so a peer that sends key updates without end would keep the event loop (1.1 s for 2.7 MB of them). Each call
+here takes `receive_bytes` at most; only `read_into` goes on, while what it takes gives data.
 
 Source: RFC 8446 sections 4.6.3 and 5.1.
 """
@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from sluice.datastream.limits import RECEIVE_BYTES
 
@@ -30,16 +31,46 @@ class SecureSocket:
     Args:
         sock: connected and non-blocking; it stays the caller's.
         on_sent: called with the number of bytes that the kernel took.
+        is_server: whether the peer begins the handshake; else `greet` does.
+        server_name: whose certificate a client expects.
+        receive_bytes: most encrypted bytes taken at once.
     """
 
-    __slots__ = ("_has_ended", "_incoming", "_on_sent", "_outgoing", "_socket", "_tls", "_unsent")
+    __slots__ = (
+        "_has_ended",
+        "_incoming",
+        "_on_sent",
+        "_outgoing",
+        "_receive_bytes",
+        "_socket",
+        "_tls",
+        "_unsent",
+        "may_hold_data",
+    )
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, on_sent: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        on_sent: Callable[[int], None] = lambda count: None,
+        *,
+        is_server: bool = True,
+        server_name: str | None = None,
+        receive_bytes: int = RECEIVE_BYTES,
+    ) -> None:
+        self.may_hold_data = True
+        """Whether `read_into` may find more without another event of the socket.
+
+        uvloop reports a reset once, so whoever left bytes in the kernel must come back for them.
+        """
         self._socket = sock
         self._on_sent = on_sent
+        self._receive_bytes = receive_bytes
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=is_server, server_hostname=server_name
+        )
         self._unsent = b""
         self._has_ended = False
 
@@ -47,6 +78,22 @@ class SecureSocket:
     def has_unsent(self) -> bool:
         """Whether encrypted bytes wait for room in the kernel; `send` waits for them."""
         return bool(self._unsent)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Encrypted bytes that wait for room in the kernel."""
+        return len(self._unsent)
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's, in DER."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def greet(self) -> None:
+        """Send a client's first bytes."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        self._send_outgoing()
 
     def shake_hands(self) -> bool:
         """Take what the client has sent; return whether the handshake is done.
@@ -58,7 +105,7 @@ class SecureSocket:
             ssl.SSLError: the handshake failed; the client is told if possible.
             ConnectionError: the client is gone.
         """
-        data = self._socket.recv(RECEIVE_BYTES)
+        data = self._socket.recv(self._receive_bytes)
         if not data:
             raise ConnectionAbortedError("closed in the TLS handshake")
         self._incoming.write(data)
@@ -77,7 +124,7 @@ class SecureSocket:
             BlockingIOError: nothing has come.
             ssl.SSLError: the client violates TLS.
         """
-        data = self._socket.recv(RECEIVE_BYTES)
+        data = self._socket.recv(self._receive_bytes)
         self._incoming.write(data)
         return self.read(is_end=not data)
 
@@ -93,6 +140,39 @@ class SecureSocket:
         finally:
             self._send_outgoing()  # an alert, or the answer to a key update
         return b"".join(parts), is_end
+
+    def read_into(self, buffer: memoryview) -> int | None:
+        """Read what there is; return 0 at the end, None if there is nothing now.
+
+        A call ends when `receive_bytes` of what it took gave no data, so key updates and tiny records cost a
+        turn of the loop little, and large records fill the buffer.
+
+        Raises:
+            OSError: the peer has left, or violates TLS.
+        """
+        filled = taken = 0
+        self.may_hold_data = True
+        try:
+            while filled < len(buffer):
+                try:
+                    got = cast(int, self._tls.read(len(buffer) - filled, buffer[filled:]))
+                except ssl.SSLWantReadError:
+                    if taken - filled >= self._receive_bytes:
+                        break
+                    data = self._socket.recv(self._receive_bytes)
+                    if not data:
+                        return filled
+                    self._incoming.write(data)
+                    taken += len(data)
+                else:
+                    if not got:  # the alert close_notify
+                        return filled
+                    filled += got
+        except (BlockingIOError, InterruptedError):
+            self.may_hold_data = False
+        finally:
+            self._send_outgoing()
+        return filled or None
 
     def send(self, data: bytes) -> int:
         """Encrypt all of `data`, and send what the kernel takes; return its size.

@@ -14,7 +14,6 @@ import itertools
 import logging
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -314,8 +313,7 @@ class _Connection(Pump[ServerRelay]):
         breach = ConnectionBreach("handshake", got=reason, expected="TLS with a certificate that is taken")
         self._door.notes.ended(self._visit.address, breach)
 
-    def on_secured(self, sock: ssl.SSLSocket) -> None:
-        certificate = sock.getpeercert(binary_form=True)
+    def on_secured(self, certificate: bytes | None) -> None:
         self._subjects = subjects_of(certificate) if certificate else ()
         guest = Guest.STRANGER
         if self._is_node():

@@ -199,7 +199,7 @@ class _Outgoing(Pump[ClientRelay]):
         self.enter(self._grpc_socket)
         self.outside.read_on()
 
-    def on_secured(self, sock: object) -> None:
+    def on_secured(self, certificate: bytes | None) -> None:
         self.begin()
 
     def on_tls_failed(self, reason: str) -> None:

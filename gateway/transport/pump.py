@@ -17,11 +17,12 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from sluice.datastream.server.secure_socket import SecureSocket, why_refused
 from sluice.gateway.transport.frames import Buffer, ConnectionBreach
 from sluice.gateway.transport.relay import FrameRelay
 
@@ -37,12 +38,12 @@ LINGER_SECONDS: Final = 1.0
 """How long the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
-
-
-def _why(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message.rstrip(".")
-    return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
+TLS_RECEIVE_BYTES: Final = 16 * 1024
+"""Encrypted bytes taken at once: 600 key updates, or nearly the largest record."""
+TLS_SEND_BYTES: Final = 64 * 1024
+"""Bytes encrypted at once."""
+TLS_UNSENT_BYTES_MAX: Final = 2 * TLS_SEND_BYTES
+"""Encrypted bytes that may wait: a peer that reads nothing can ask for answers, such as to key updates."""
 
 
 AnyRelay = TypeVar("AnyRelay", bound=FrameRelay)
@@ -65,7 +66,8 @@ class SocketEnd:
         on_lost: Callable[[], None],
     ) -> None:
         self.socket = sock
-        self.is_tls = isinstance(sock, ssl.SSLSocket)
+        self.secure: SecureSocket | None = None
+        """Its TLS, if any."""
         self.on_drained: Callable[[], None] = lambda: None
         """Called when all waiting data is sent."""
         self._loop = loop
@@ -79,26 +81,31 @@ class SocketEnd:
     @property
     def is_clogged(self) -> bool:
         """Whether data waits to be sent to it."""
-        return bool(self._unsent)
+        return bool(self._unsent) or (self.secure is not None and self.secure.has_unsent)
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits that the pump must not even read window updates."""
-        return len(self._unsent) > UNSENT_PIECES_MAX
+        return len(self._unsent) > UNSENT_PIECES_MAX or (
+            self.secure is not None and self.secure.unsent_bytes > TLS_UNSENT_BYTES_MAX
+        )
 
     def read_on(self) -> None:
         """Call `on_readable` from now on."""
         if not self._is_reading and not self._is_closed:
             self._is_reading = True
             self._loop.add_reader(self._number, self._on_readable)
-            if self.is_tls:  # decrypted data does not make the socket readable
-                self._loop.call_soon(self._read_pending)
+            self._read_held_data()
 
     def read_no_more(self) -> None:
         """Do not call `on_readable` until `read_on`."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._number)
+
+    def _read_held_data(self) -> None:
+        if self.secure is not None and self.secure.may_hold_data:  # it does not make the socket readable
+            self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:
         if self._is_reading:
@@ -112,43 +119,42 @@ class SocketEnd:
         """
         if self._is_closed:
             return None
-        if not self.is_tls:
+        if self.secure is None:
             try:
                 return self.socket.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
                 return None
-        filled = 0  # TLS returns one record at a time
-        try:
-            while filled < len(buffer):
-                got = self.socket.recv_into(buffer[filled:])
-                if not got:
-                    return filled
-                filled += got
-            self._loop.call_soon(self._read_pending)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return filled or None
-        return filled
+        size = self.secure.read_into(buffer)
+        self.await_room()
+        if size != 0:
+            self._read_held_data()
+        return size
+
+    def await_room(self) -> None:
+        """Send what waits as soon as the kernel takes it."""
+        if self.is_clogged and not self._is_closed:
+            self._loop.add_writer(self._number, self._send_unsent)
 
     def send(self, buffers: list[Buffer]) -> None:
         """Send buffers, now or later."""
         if self._is_closed:
             return
-        if self._unsent:
+        if self.is_clogged:
             self._unsent.append(b"".join(buffers))
             return
         for at, left in self._send_now(buffers):
             self._unsent.append(bytes(left))
             if buffers[at + 1 :]:
                 self._unsent.append(b"".join(buffers[at + 1 :]))
-            self._loop.add_writer(self._number, self._send_unsent)
-            break
+        self.await_room()
 
     def _send_unsent(self) -> None:
         buffers = list(self._unsent)
-        for at, left in self._send_now(buffers):
-            self._unsent = deque((memoryview(left), *buffers[at + 1 :]))
-            return
         self._unsent.clear()
+        for at, left in self._send_now(buffers):
+            self._unsent.extend((memoryview(left), *buffers[at + 1 :]))
+        if self._is_closed or self.is_clogged:
+            return
         self._loop.remove_writer(self._number)
         self.on_drained()
 
@@ -156,16 +162,13 @@ class SocketEnd:
         """Send what goes now; return index and rest of the first unsent buffer."""
         sent = 0
         try:
-            if self.is_tls:
-                for buffer in buffers:
-                    took = 0
-                    while took < len(buffer):
-                        step = self.socket.send(buffer[took:])
-                        took += step
-                        sent += step
-            else:
+            if self.secure is None:
                 sent = self.socket.sendmsg(buffers[:BUFFERS_AT_ONCE])
-        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            else:
+                self.secure.flush()
+                for data in _joined(buffers):
+                    sent += self.secure.send(data)
+        except (BlockingIOError, InterruptedError):
             pass
         except OSError:
             self._on_lost()
@@ -180,11 +183,11 @@ class SocketEnd:
         """Tell the other side that nothing more comes."""
         if self._is_closed:
             return
-        if isinstance(self.socket, ssl.SSLSocket):
-            with suppress(OSError, ValueError):
-                self.socket.unwrap()  # sends the alert without waiting for the other side's
         with suppress(OSError):
-            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+            if self.secure is not None and not self.secure.end():
+                self.await_room()  # `on_drained` comes again
+                return
+            self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Forget the socket. A second call does nothing."""
@@ -194,7 +197,27 @@ class SocketEnd:
         self._loop.remove_reader(self._number)
         self._loop.remove_writer(self._number)
         self._unsent.clear()
+        self.secure = None  # else its session could be resumed
         self.socket.close()
+
+
+def _joined(buffers: list[Buffer]) -> Iterator[bytes]:
+    """Yield the bytes in pieces that TLS encrypts at once: few records, few calls."""
+    parts: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view):
+            part = view[: TLS_SEND_BYTES - size]
+            parts.append(part)
+            size += len(part)
+            view = view[len(part) :]
+            if size == TLS_SEND_BYTES:
+                yield b"".join(parts)
+                parts.clear()
+                size = 0
+    if parts:
+        yield b"".join(parts)
 
 
 class PrivateFolder:
@@ -262,6 +285,7 @@ class Pump(Generic[AnyRelay]):
         self.grpc: SocketEnd | None = None
         self.is_closed = False
         self._buffer = buffer
+        self._is_securing = False
         self._is_paused = False
         self._pausing: asyncio.TimerHandle | None = None
         self._ends_at_ns: int | None = None
@@ -277,33 +301,41 @@ class Pump(Generic[AnyRelay]):
 
     def start_tls(self, context: ssl.SSLContext, *, is_server: bool, server_name: str | None = None) -> None:
         """Begin TLS with the outside; `on_secured` or `close` follows."""
-        wrapped = context.wrap_socket(
-            self.outside.socket,
-            server_side=is_server,
-            do_handshake_on_connect=False,
-            server_hostname=server_name,
-        )
-        self.outside = self.end_of(wrapped, self._read_outside)
-        self.loop.add_reader(wrapped.fileno(), self._shake_hands)
-        if not is_server:
-            self._shake_hands()
-
-    def _shake_hands(self) -> None:
         sock = self.outside.socket
-        assert isinstance(sock, ssl.SSLSocket)
+        self._is_securing = True
+        self.outside.secure = SecureSocket(
+            sock,
+            context,
+            is_server=is_server,
+            server_name=server_name,
+            receive_bytes=TLS_RECEIVE_BYTES,
+        )
+        self.loop.add_reader(sock.fileno(), self._shake_hands, self.outside.secure)
+        if not is_server:
+            self.outside.secure.greet()
+            self.outside.await_room()
+
+    def _shake_hands(self, secure: SecureSocket) -> None:
         try:
-            sock.do_handshake()
-        except ssl.SSLWantReadError:
+            is_done = secure.shake_hands()
+        except (BlockingIOError, InterruptedError):
             return
-        except ssl.SSLEOFError:  # it has left: a load balancer that probes the port
+        except ConnectionAbortedError:  # it has left: a load balancer that probes the port
             self.close()
             return
-        except OSError as error:  # also a client that does not read
-            self.on_tls_failed(_why(error))
+        except OSError as error:
+            self.on_tls_failed(
+                why_refused(error)
+                if isinstance(error, ssl.SSLError)
+                else error.strerror or type(error).__name__
+            )
             self.close()
             return
-        self.loop.remove_reader(sock.fileno())
-        self.on_secured(sock)
+        self.outside.await_room()
+        if is_done:
+            self._is_securing = False
+            self.loop.remove_reader(self.outside.socket.fileno())
+            self.on_secured(secure.certificate)
 
     def enter(self, grpc: socket.socket) -> None:
         """Relay to gRPC over a connected socket."""
@@ -315,8 +347,8 @@ class Pump(Generic[AnyRelay]):
 
     # --- what subclasses add --------------------------------------------------------------------------------
 
-    def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """TLS has succeeded."""
+    def on_secured(self, certificate: bytes | None) -> None:
+        """TLS has succeeded; `certificate` is the outside's, in DER."""
         self.outside.read_on()
 
     def on_tls_failed(self, reason: str) -> None:
@@ -350,6 +382,8 @@ class Pump(Generic[AnyRelay]):
             self.close()
             return
         if size is None:
+            if self.outside.is_full:  # of answers to what gave no data
+                self.outside.read_no_more()
             return
         if self._ends_at_ns is not None:  # it is over: drop what comes
             if not size:
@@ -405,7 +439,7 @@ class Pump(Generic[AnyRelay]):
 
     def _on_drained(self) -> None:
         outside, grpc = self.outside, self.grpc
-        if self.is_closed:
+        if self.is_closed or self._is_securing:
             return
         if self._ends_at_ns is not None:
             if not outside.is_clogged:
@@ -442,6 +476,9 @@ class Pump(Generic[AnyRelay]):
         if self._ends_at_ns is not None or self.is_closed:
             return
         self.on_breach(breach)
+        if self._is_securing:  # nothing can be told
+            self.close()
+            return
         self.relay.end(breach)
         self.relay.to_grpc.clear()
         self.flush()

@@ -15,7 +15,7 @@ import struct
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,20 +281,30 @@ def label(secret: bytes, name: str, size: int) -> bytes:
     return hmac.digest(secret, info + b"\1", hashlib.sha384)[:size]
 
 
-def key_updates(secret: bytes, count: int) -> bytes:
-    """Return so many records that change the sender's keys, for TLS_AES_256_GCM_SHA384."""
+def key_updates(secret: bytes, count: int, *, asks: bool = False, sent: int = 0) -> bytes:
+    """Return so many records that change the sender's keys, for TLS_AES_256_GCM_SHA384.
+
+    Args:
+        asks: whether each asks for a key update in return.
+        sent: records sent with the first key.
+    """
     head = bytes.fromhex("17 0303 0016")
     records = []
-    for _ in range(count):
-        key, nonce = label(secret, "key", 32), label(secret, "iv", 12)
-        records.append(head + AESGCM(key).encrypt(nonce, bytes.fromhex("18 000001 00 16"), head))
+    for number in range(count):
+        key, nonce = label(secret, "key", 32), bytearray(label(secret, "iv", 12))
+        nonce[-1] ^= 0 if number else sent
+        text = bytes((24, 0, 0, 1, asks, 22))
+        records.append(head + AESGCM(key).encrypt(bytes(nonce), text, head))
         secret = label(secret, "traffic upd", 48)
     return b"".join(records)
 
 
-def test_key_updates_without_end_do_not_keep_the_loop(tmp_path: Path) -> None:
-    """A call takes a slice of what has come."""
-    log = tmp_path / "keys"
+@contextmanager
+def flooded(
+    directory: Path, kind: str, receive_bytes: int
+) -> Iterator[tuple[SecureSocket, socket.socket, int]]:
+    """Yield a server's end with so many bytes of records that give no data, or hardly any."""
+    log = directory / "keys"
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.keylog_filename = str(log)
@@ -305,7 +315,7 @@ def test_key_updates_without_end_do_not_keep_the_loop(tmp_path: Path) -> None:
         near, _ = listener.accept()
     with far, near:
         near.setblocking(False)
-        secure = SecureSocket(near, contexts()[0], lambda count: None)
+        secure = SecureSocket(near, contexts()[0], receive_bytes=receive_bytes)
         for _ in range(2):
             with suppress(ssl.SSLWantReadError):
                 client.do_handshake()
@@ -318,11 +328,39 @@ def test_key_updates_without_end_do_not_keep_the_loop(tmp_path: Path) -> None:
         (line,) = (
             line for line in log.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0")
         )
-        flood = key_updates(bytes.fromhex(line.split()[2]), 2_000)
+        if kind == "key updates":
+            flood = key_updates(bytes.fromhex(line.split()[2]), 2_000)
+        else:
+            for _ in range(2_000):
+                client.write(b"x")
+            flood = outgoing.read()
         far.sendall(flood)
-        left = len(flood)
+        yield secure, near, len(flood)
+
+
+def waiting_bytes(sock: socket.socket) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+    return int(count)
+
+
+def test_key_updates_without_end_do_not_keep_the_loop(tmp_path: Path) -> None:
+    """A call takes a slice of what has come."""
+    with flooded(tmp_path, "key updates", RECEIVE_BYTES) as (secure, near, left):
         while left:
             assert secure.receive() == (b"", False)
-            (now,) = struct.unpack("i", fcntl.ioctl(near.fileno(), termios.FIONREAD, bytes(4)))
+            now = waiting_bytes(near)
             assert left - now <= RECEIVE_BYTES
             left = now
+
+
+@pytest.mark.parametrize("kind", ["key updates", "tiny records"])
+def test_records_that_give_no_data_end_a_read_into_a_buffer(tmp_path: Path, kind: str) -> None:
+    """Such a call takes a slice, and the part of another that gave data."""
+    buffer, data = memoryview(bytearray(1 << 18)), b""
+    with flooded(tmp_path, kind, RECEIVE_BYTES) as (secure, near, left):
+        while left:
+            data += buffer[: secure.read_into(buffer) or 0]
+            now = waiting_bytes(near)
+            assert left - now <= 2 * RECEIVE_BYTES
+            left = now
+    assert data == (b"" if kind == "key updates" else b"x" * 2_000)

@@ -28,10 +28,17 @@ from sluice.gateway.transport.frames import (
     window_update,
 )
 from sluice.gateway.transport.header_blocks import HeaderWriter, header_frames
-from sluice.gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
+from sluice.gateway.transport.pump import (
+    LINGER_SECONDS,
+    TLS_RECEIVE_BYTES,
+    TLS_UNSENT_BYTES_MAX,
+    UNSENT_PIECES_MAX,
+    Pump,
+)
 from sluice.gateway.transport.relay import ServerRelay
 from sluice.gateway.transport.tls import ServerTls
 from tests.certificates import Authority
+from tests.datastream.server.test_secure_socket import key_updates, waiting_bytes
 
 ANSWER_SECONDS = 20.0
 BUFFER_BYTES = 256 * 1024
@@ -61,7 +68,7 @@ class WatchedPump(Pump[ServerRelay]):
         self.enter(self._grpc_socket)
         self.outside.read_on()
 
-    def on_secured(self, sock: ssl.SSLSocket) -> None:
+    def on_secured(self, certificate: bytes | None) -> None:
         self.begin()
 
     def on_tls_failed(self, reason: str) -> None:
@@ -529,6 +536,50 @@ def test_who_does_not_come_through_tls_is_noted_once(tmp_path: Path) -> None:
         assert line.pump.happened == ["tls failed", "left gRPC", "closed"]
 
     over_tls(tmp_path, test, is_trusted=False)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_key_updates_without_end_take_bounded_turns(tmp_path: Path, asks: bool) -> None:
+    """Each turn takes a slice; a client that reads no answers is read no more."""
+    authority = Authority(tmp_path)
+    files = authority.server_files(authority.issue("localhost"), mutual=False)
+    log = tmp_path / "keys"
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.keylog_filename = str(log)
+
+    async def main() -> None:
+        with tcp_pair() as (ours, client):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+            line = Line(ours, client, BUFFER_BYTES, ServerTls(files, "grpc.tls").context())
+            client.settimeout(ANSWER_SECONDS)
+            wrapped = context.wrap_socket(client, server_hostname="localhost", do_handshake_on_connect=False)
+            with wrapped as secured:
+                await greet_over_tls(line, secured)
+                secret = bytes.fromhex(log.read_text().split("CLIENT_TRAFFIC_SECRET_0")[1].split()[1])
+                flood = memoryview(key_updates(secret, 60_000 if asks else 10_000, asks=asks, sent=2))
+                secured.settimeout(0)
+                at, idle, most, left = 0, 0, 0, 0
+                while idle < 50 and (left or at < len(flood)):
+                    with suppress(BlockingIOError):
+                        at += socket.socket.send(secured, flood[at : at + (1 << 16)])
+                    before = waiting_bytes(ours)
+                    await asyncio.sleep(0)
+                    left = waiting_bytes(ours)
+                    most = max(most, before - left)
+                    idle = idle + 1 if before == left else 0
+                    if idle:
+                        await asyncio.sleep(0.001)
+                assert 0 < most <= 2 * TLS_RECEIVE_BYTES
+                assert not line.pump.is_closed
+                outside = line.pump.outside
+                assert outside.secure is not None
+                assert (at < len(flood)) == asks
+                assert outside.is_full == asks
+                assert outside.secure.unsent_bytes < 2 * TLS_UNSENT_BYTES_MAX
+                line.close()
+
+    asyncio.run(main())
 
 
 async def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
