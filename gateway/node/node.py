@@ -128,6 +128,7 @@ class Node:
         self.store: BlockStore
         self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
+        self._pages: list[PageBlocks]
         self._healers: list[Healer]
         """Of the stream of blocks, and in the native layout of the network's stream."""
         self._checks: ProofChecks
@@ -301,6 +302,8 @@ class Node:
     def _make_healer(self) -> None:
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
+        network = [] if self.store.pair is None else [NetworkPages(self.store)]
+        self._pages = [self._page_blocks, *network]
         self._healers = [
             Healer(
                 self.store,
@@ -314,22 +317,18 @@ class Node:
                 tls=peer_tls(settings),
                 limits=self._limits.cluster,
             )
-            for pages in self._all_pages()
+            for pages in self._pages
         ]
         for healer in self._healers:
             self._cleanup.callback(healer.close)
         self.metrics.bad_pages.set_function(lambda: sum(healer.bad_count for healer in self._healers))
-
-    def _all_pages(self) -> list[PageBlocks]:
-        network = [] if self.store.pair is None else [NetworkPages(self.store)]
-        return [self._page_blocks, *network]
 
     def _watch_pages(self) -> None:
         for healer in self._healers:
             self._watch(healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
-            for pages in self._all_pages():
+            for pages in self._pages:
                 scrubber = Scrubber(
                     pages,
                     self.metrics,

@@ -61,8 +61,6 @@ class StreamPair:
         self._cut_to(self._whole_entries(cut_blocks_max))
         self._whole = blocks.committed.total_entries, network.committed.total_entries
         """Entries of both when they last were of the same blocks."""
-        self._is_askew = False
-        """The block stream has blocks that were not committed."""
 
     def _whole_entries(self, cut_blocks_max: int) -> int:
         """Return the entries of the block stream whose blocks are whole."""
@@ -193,7 +191,7 @@ class StreamPair:
         Raises:
             datastream.CommitFailed: the disk still refuses.
         """
-        if self._whole[0] < self.blocks.committed.total_entries:
+        if self._whole[0] < self.blocks.committed.total_entries and not self.has_begun:
             self._straighten()
 
     def _note_whole(self) -> None:
