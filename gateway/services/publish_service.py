@@ -53,7 +53,7 @@ from sluice.gateway.race.tables import EndStatus
 from sluice.gateway.transport.admission import Admission, AdmissionLimits, DenialKind
 from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.message_shares import SMALL_BYTES, StreamKey
-from sluice.gateway.workers.looking import Looking
+from sluice.gateway.workers.looking import CROWD_BYTES_MIN, Looking
 
 __all__ = ["BadMessage", "DrainLimits", "PublishService", "to_wire", "write_responses"]
 
@@ -129,7 +129,9 @@ class PublishService:
     def _parse(self, message: bytes) -> _Message | bytes:
         if len(message) <= _SHORT_BYTES_MAX:
             return _short_one(message)
-        if len(message) > SMALL_BYTES or self._looking.is_crowd(message):
+        if len(message) > SMALL_BYTES:
+            return message
+        if len(message) >= CROWD_BYTES_MIN and self._looking.is_crowd(message):
             return message
         return _looked_at(_parsed(message))
 
@@ -217,7 +219,7 @@ class PublishService:
             if not outbox.closed:
                 if admission.has_pace:
                     await self._keep_pace(outbox, caller)
-                if not arbiter.may_read(outbox.publisher_id):
+                if arbiter.inflight_bytes >= arbiter.rules.full_bytes_min:
                     await conductor.room_for(outbox)
             if isinstance(message, bytes):
                 # Parsed, it takes three times as much, so the next message waits until this one is counted in

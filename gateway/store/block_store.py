@@ -255,9 +255,8 @@ class BlockStore:
                 `has_begun`, those before are lost too; else they can be finished.
         """
         streamer = self.streamer
-        if not streamer.committed.total_entries and not streamer.has_begun:
+        if self.layout is None:
             self.layout = self.new_layout
-        assert self.layout is not None
         pair = self.pair
         if pair is not None:
             pair.recover()
