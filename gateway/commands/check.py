@@ -17,17 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from sluice.datastream.check.compare import compare_streams
+from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.ignored_signals import unless_ignored
-from sluice.gateway.store.evidence import BLOCK_FILE_NAME
+from sluice.gateway.store.chain_file import snapshot_if_whole
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME, is_native
 from sluice.gateway.store.repair import find
 from sluice.gateway.store.stream_check import BlockCheck
 from sluice.gateway.store.stream_pair import network_reader
 
-__all__ = ["command", "refuse_native", "stream_file_of"]
+__all__ = ["command", "native_folder_of", "stream_file_of"]
 
-_STREAM_FILE_NAME = "datastream.bin"
 _SHOWN_PAGES = 10
 _MARKS = {
     Severity.DAMAGE: "damage    ",
@@ -75,9 +76,10 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
 
 def _files_of(path: Path) -> list[Path]:
     """Return the stream files in a data folder, two in the native layout; or the file itself."""
-    file = stream_file_of(path)
-    blocks = file.with_name(BLOCK_FILE_NAME)
-    return [file, blocks] if path.is_dir() and blocks.exists() else [file]
+    native = native_folder_of(path) if path.is_dir() else None
+    if native is not None:
+        return [native / STREAM_FILE_NAME, native / BLOCK_FILE_NAME]
+    return [stream_file_of(path)]
 
 
 def _is_sound(file: Path, *, repair: bool, as_json: bool) -> bool:
@@ -111,24 +113,34 @@ def _unwound_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _is_native(file: Path) -> bool:
-    """Return whether a file is one of the two of a native chain."""
-    return file.name in (_STREAM_FILE_NAME, BLOCK_FILE_NAME) and file.with_name(BLOCK_FILE_NAME).exists()
+def native_folder_of(path: Path) -> Path | None:
+    """Return the folder of a native chain, if a path is this folder or one of the two files in it.
 
-
-def refuse_native(file: Path) -> None:
-    """Raise Fatal for a file of a native chain, which this command would take apart."""
-    if _is_native(file):
-        expected = f"a stream file without {BLOCK_FILE_NAME} beside it"
-        raise Fatal(str(file), got="one of the two files of a native chain", expected=expected)
+    Raises:
+        Fatal: one of the files is missing.
+    """
+    folder = path if path.is_dir() else path.parent
+    if path != folder and path.name not in (STREAM_FILE_NAME, BLOCK_FILE_NAME):
+        return None
+    if path.name == BLOCK_FILE_NAME and not (folder / STREAM_FILE_NAME).exists():
+        snapshot = snapshot_if_whole(folder)
+        if snapshot is None or snapshot.layout != NATIVE_LAYOUT:
+            return None  # any stream may have this name
+    elif not is_native(folder):
+        return None
+    for file in (folder / STREAM_FILE_NAME, folder / BLOCK_FILE_NAME):
+        if not file.is_file():
+            expected = "the other file of the native chain; a peer or a backup has both"
+            raise Fatal(str(file), got="no such file", expected=expected)
+    return folder
 
 
 def stream_file_of(path: Path) -> Path:
     """Return the stream file in a data folder, or the file itself."""
-    file = path / _STREAM_FILE_NAME if path.is_dir() else path
+    file = path / STREAM_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         is_folder = path.is_dir()
-        got = f"a folder without {_STREAM_FILE_NAME}" if is_folder else "neither a file nor a folder"
+        got = f"a folder without {STREAM_FILE_NAME}" if is_folder else "neither a file nor a folder"
         raise Fatal(str(path), got=got, expected="a stream file in it" if is_folder else "a stream file")
     return file
 
@@ -178,7 +190,7 @@ def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
     wrong_blocks: list[tuple[str, int, int]] = []
-    network_path = file.with_name(_STREAM_FILE_NAME)
+    network_path = file.with_name(STREAM_FILE_NAME)
     with contextlib.ExitStack() as stack:
         network = None
         if file.name == BLOCK_FILE_NAME and network_path.exists():
@@ -192,7 +204,7 @@ def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
     blocks.end()
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
-    if result.header is not None and not result.counts[Severity.DAMAGE] and not _is_native(file):
+    if result.header is not None and not result.counts[Severity.DAMAGE] and native_folder_of(file) is None:
         refusal = find(file, result.header.stream_type).refusal
         if refusal is not None:
             result.add(Severity.DAMAGE, f"a start refuses the stream (sluice repair): {refusal}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sluice.gateway.commands.check import refuse_native, stream_file_of
+from sluice.gateway.commands.check import native_folder_of, stream_file_of
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.truncate import is_wanted
 from sluice.gateway.errors import Fatal
@@ -51,7 +51,9 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
     if as_json and choice is not None and not yes:
         raise click.UsageError("--json cannot ask: expected --yes with it")
     file = stream_file_of(path)
-    refuse_native(file)
+    if native_folder_of(path) is not None:
+        expected = "a stream file without the other one beside it"
+        raise Fatal(str(file), got="one of the two files of a native chain", expected=expected)
     stream_type = stream_type_of(file)
     if choice is None:
         found = find(file, stream_type)

@@ -40,10 +40,10 @@ from sluice.datastream.layout import (
     StreamHeader,
 )
 from sluice.gateway.blocks.chain import Chain
-from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, block_end_of
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, snapshot_if_whole
 from sluice.gateway.store.cutting import taken, write_entries
 from sluice.gateway.store.evidence import (
     GROUP_BLOCKS_DEFAULT,
@@ -306,11 +306,8 @@ def _last_root_hash(evidence: Evidence) -> bytes | None:
 
 
 def _chain_beside(path: Path) -> Chain | None:
-    try:
-        snapshot = read_snapshot(path.parent) if path.name == STREAM_FILE_NAME else None
-        return None if snapshot is None else snapshot.chain
-    except (OSError, ValueError, ChainStateError):
-        return None
+    snapshot = snapshot_if_whole(path.parent) if path.name == STREAM_FILE_NAME else None
+    return None if snapshot is None else snapshot.chain
 
 
 # --- what goes ----------------------------------------------------------------------------------------------

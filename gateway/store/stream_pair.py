@@ -14,6 +14,16 @@ A block of which the network's stream lacks an entry is not committed. An openin
 stream, and so does the end of a failed commit. A block without such entries is committed with the block
 stream.
 
+A cut of the last blocks (`sluice truncate`) goes the other way, and may be of any number:
+
+    mark     chain.json: that of the last remaining block, and what stays in both files; flush
+    cut      network's stream: header, flush      the commit point
+             block stream: header, flush
+    unmark   chain.json: the mark is gone, flush
+
+An opening that finds the mark finishes the cut if the network's stream has the entries that stay, else the
+chain is as before. Either way the mark is gone before another block is committed.
+
 Source: docs/spec/block-layout.md section 5; datastream/README.md, "The steps of a commit".
 """
 
@@ -21,10 +31,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.layout import Entry
+from sluice.datastream.layout import Committed, Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
     encode_native,
@@ -35,8 +47,9 @@ from sluice.gateway.blocks.native_layout import (
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookmark_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot
 
-__all__ = ["StreamPair", "network_reader"]
+__all__ = ["StreamPair", "network_reader", "whole_entries"]
 
 log = logging.getLogger(__name__)
 
@@ -48,45 +61,30 @@ class StreamPair:
         Fatal: the files are not of the same blocks; nothing was changed.
     """
 
-    def __init__(self, blocks: DataStreamer, network: DataStreamer, cut_blocks_max: int) -> None:
+    def __init__(
+        self,
+        blocks: DataStreamer,
+        network: DataStreamer,
+        cut_blocks_max: int,
+        snapshot: Snapshot | None = None,
+    ) -> None:
         """Take both files, and cut off the blocks that a crash left in one only.
 
         Args:
             blocks: the block stream.
             network: the network's stream.
             cut_blocks_max: most blocks that a crash leaves so.
+            snapshot: chain.json.
         """
         self.blocks = blocks
         self.network = network
-        self._cut_to(self._whole_entries(cut_blocks_max))
+        network_entries = network.committed.total_entries
+        self._cut_to(whole_entries(blocks, network.path, network_entries, cut_blocks_max, snapshot))
         self._whole = blocks.committed.total_entries, network.committed.total_entries
         """Entries of both when they last were of the same blocks."""
 
-    def _whole_entries(self, cut_blocks_max: int) -> int:
-        """Return the entries of the block stream whose blocks are whole."""
-        blocks, total_entries = self.blocks, self.network.committed.total_entries
-        keep = blocks.committed.total_entries
-        cut_count = so_far = 0
-        while keep and (so_far := self._so_far(keep - 1)) > total_entries:
-            keep = blocks.get_bookmark(bookmark_of(_number_in(blocks.get_entry(keep - 1))))
-            cut_count += 1
-        if (so_far if keep else 0) < total_entries or cut_count > cut_blocks_max:
-            raise Fatal(
-                f"stream file {self.network.path}",
-                got=f"{total_entries} entries",
-                expected=(
-                    f"{so_far}, as {blocks.path.name} beside it says, which is written before it; at most "
-                    f"{cut_blocks_max} blocks can be missing after a crash"
-                ),
-            )
-        return keep
-
     def _so_far(self, entry_number: int) -> int:
-        entry = self.blocks.get_entry(entry_number)
-        if entry.type != BLOCK_END_TYPE:
-            where = f"stream file {self.blocks.path}, entry {entry_number}"
-            raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
-        return entries_so_far(entry.data)
+        return _so_far(self.blocks, entry_number)
 
     def _cut_to(self, keep: int) -> None:
         blocks = self.blocks
@@ -205,6 +203,16 @@ class StreamPair:
         else:  # interrupted when they were committed
             self._note_whole()
 
+    def truncate(self, keep: int) -> None:
+        """Keep the first `keep` entries of the block stream and those of their blocks; on disk on return.
+
+        Raises:
+            As `DataStreamer.truncate_file`.
+        """
+        self.network.truncate_file(self._so_far(keep - 1))
+        self.blocks.truncate_file(keep)
+        self._note_whole()
+
     # --- reading -------------------------------------------------------------------------------------------
 
     def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -243,6 +251,90 @@ def network_reader(network: DataStreamer) -> Callable[[int, int], Iterator[Netwo
             yield entry.type, entry.data
 
     return read
+
+
+class BlockEntries(Protocol):
+    """The entries of a block stream, open or only looked at."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def committed(self) -> Committed:
+        """Its totals."""
+        ...
+
+    def get_entry(self, number: int) -> Entry:
+        """Return an entry."""
+        ...
+
+    def get_bookmark(self, bookmark: bytes) -> int:
+        """Return the number of a bookmark's entry."""
+        ...
+
+
+def whole_entries(
+    blocks: BlockEntries,
+    network_path: Path,
+    network_entries: int,
+    cut_blocks_max: int,
+    snapshot: Snapshot | None,
+) -> int:
+    """Return how many entries of a block stream have their blocks in both files; the others are to be cut.
+
+    Args:
+        blocks: the block stream.
+        network_path: the network's stream.
+        network_entries: how many entries that has.
+        cut_blocks_max: most blocks that a crash leaves in the block stream only.
+        snapshot: chain.json.
+
+    Raises:
+        Fatal: the files are not of the same blocks.
+    """
+    keep = blocks.committed.total_entries
+    mark = None if snapshot is None else snapshot.cut
+    if mark is not None and mark.network == network_entries and 0 < mark.blocks <= keep:
+        assert snapshot is not None
+        end = blocks.get_entry(mark.blocks - 1)
+        if _so_far(blocks, mark.blocks - 1) == mark.network and _number_in(end) == snapshot.chain.last_number:
+            return mark.blocks
+    known = None if snapshot is None else snapshot.chain.last_number
+    expected_entries = so_far = _so_far(blocks, keep - 1) if keep else 0
+    cut_count = 0
+    while so_far > network_entries and cut_count <= cut_blocks_max:
+        keep = blocks.get_bookmark(bookmark_of(_number_in(blocks.get_entry(keep - 1))))
+        so_far = _so_far(blocks, keep - 1) if keep else 0
+        cut_count += 1
+    if so_far != network_entries or cut_count > cut_blocks_max:
+        raise Fatal(
+            f"stream file {network_path}",
+            got=f"{network_entries} entries",
+            expected=(
+                f"{expected_entries}, as {blocks.path.name} beside it says, which is written before it; at "
+                f"most {cut_blocks_max} blocks can be missing after a crash; sluice repair "
+                f"{network_path.parent} says what can be done"
+            ),
+        )
+    last = _number_in(blocks.get_entry(keep - 1)) if keep else None
+    if cut_count and known is not None and (last is None or known > last):
+        raise Fatal(
+            f"stream file {network_path}",
+            got=f"{network_entries} entries, those of {'no block' if last is None else f'block {last}'}",
+            expected=f"those of block {known}, which {SNAPSHOT_NAME} beside it knows; sluice repair "
+            f"{network_path.parent} says what can be done",
+        )
+    return keep
+
+
+def _so_far(blocks: BlockEntries, entry_number: int) -> int:
+    entry = blocks.get_entry(entry_number)
+    if entry.type != BLOCK_END_TYPE:
+        where = f"stream file {blocks.path}, entry {entry_number}"
+        raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
+    return entries_so_far(entry.data)
 
 
 def _number_in(block_end: Entry) -> int:
