@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -17,13 +18,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from sluice.datastream.check.compare import compare_streams
+from sluice.datastream.errors import DatastreamError, StreamInUse
+from sluice.datastream.layout import Entry
 from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.store.chain_file import snapshot_if_whole
+from sluice.gateway.store.cutting import stream_type_of
 from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME, is_native
-from sluice.gateway.store.repair import find
+from sluice.gateway.store.pair_repair import find_pair
+from sluice.gateway.store.repair import Found, find
 from sluice.gateway.store.stream_check import BlockCheck
 from sluice.gateway.store.stream_pair import network_reader
 
@@ -69,7 +74,7 @@ def command(path: Path, repair: bool, against: Path | None, as_json: bool) -> No
         for file, other in zip(files, _files_of(against), strict=False):
             _compare(file, other, as_json=as_json)
         return
-    are_sound = [_is_sound(file, repair=repair, as_json=as_json) for file in files]
+    are_sound = [_is_sound(file, repair=repair, as_json=as_json, weighs=file is files[-1]) for file in files]
     if not all(are_sound):
         sys.exit(1)
 
@@ -82,13 +87,16 @@ def _files_of(path: Path) -> list[Path]:
     return [stream_file_of(path)]
 
 
-def _is_sound(file: Path, *, repair: bool, as_json: bool) -> bool:
-    """Check a file, repair it if wanted, and print what was found; return whether it is sound now."""
+def _is_sound(file: Path, *, repair: bool, as_json: bool, weighs: bool) -> bool:
+    """Check a file, repair it if wanted, and print what was found; return whether it is sound now.
+
+    `weighs`: look for evidence that a header went back, too.
+    """
     with _unwound_by_signals():
-        result, blocks = _check(file, quiet=as_json)
+        result, blocks = _check(file, quiet=as_json, weighs=weighs)
         repaired = repair_stream(file, result) if repair else []
         if repaired:
-            again, blocks = _check(file, quiet=as_json)
+            again, blocks = _check(file, quiet=as_json, weighs=weighs)
             is_sound = again.is_sound
         else:
             is_sound = result.is_sound
@@ -188,27 +196,72 @@ def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
+def _check(file: Path, *, quiet: bool, weighs: bool) -> tuple[CheckResult, BlockCheck]:
     wrong_blocks: list[tuple[str, int, int]] = []
     network_path = file.with_name(STREAM_FILE_NAME)
+    names = (STREAM_FILE_NAME, BLOCK_FILE_NAME)
+    is_pair = file.name in names and all(file.with_name(name).exists() for name in names)
+    found = _find_pair(file.parent) if is_pair and weighs else None
+    whole = None if found is None or found.network is None else found.network.whole_entries
+    can_read_blocks = True
     with contextlib.ExitStack() as stack:
         network = None
-        if file.name == BLOCK_FILE_NAME and network_path.exists():
-            network = stack.enter_context(DataStreamer.open(network_path, read_only=True))
+        if is_pair and file.name == BLOCK_FILE_NAME:
+            try:
+                stream_type = stream_type_of(network_path)
+                network = DataStreamer.open(network_path, stream_type=stream_type, read_only=True)
+                stack.enter_context(network)
+            except StreamInUse:
+                raise
+            except DatastreamError:  # reported of that file, and below
+                can_read_blocks = False
         blocks = BlockCheck(
             lambda what, offset, number: wrong_blocks.append((what, offset, number)),
             None if network is None else network_reader(network),
         )
         progress = stack.enter_context(_bar("checking", quiet=quiet))
-        result = check_stream(file, visitor=blocks, progress=progress)
+        visitor = None
+        if can_read_blocks:
+            visitor = blocks if whole is None or file.name != BLOCK_FILE_NAME else _Whole(blocks, whole)
+        result = check_stream(file, visitor=visitor, progress=progress)
     blocks.end()
+    if whole is not None and file.name == BLOCK_FILE_NAME and whole < result.entry_count:
+        what = f"blocks that were not committed in {STREAM_FILE_NAME}, too; opening cuts them off"
+        result.add(Severity.UNFINISHED, what, number=whole)
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
-    if result.header is not None and not result.counts[Severity.DAMAGE] and native_folder_of(file) is None:
-        refusal = find(file, result.header.stream_type).refusal
+    if result.header is not None and weighs and not is_pair and not result.counts[Severity.DAMAGE]:
+        found = find(file, result.header.stream_type)
+    if found is not None and found.damage is None:
+        refusal = found.refusal
         if refusal is not None:
             result.add(Severity.DAMAGE, f"a start refuses the stream (sluice repair): {refusal}")
     return result, blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Shows a check the first entries only."""
+
+    check: BlockCheck
+    count: int
+
+    def entry(self, entry: Entry, offset: int) -> None:
+        if entry.number < self.count:
+            self.check.entry(entry, offset)
+
+    def gap(self) -> None:
+        self.check.gap()
+
+
+def _find_pair(folder: Path) -> Found | None:
+    """Examine a native chain; None: a header page is damaged, which is reported of that file."""
+    try:
+        return find_pair(folder, stream_type_of(folder / BLOCK_FILE_NAME))
+    except StreamInUse:
+        raise
+    except DatastreamError:
+        return None
 
 
 def _as_json(

@@ -36,7 +36,7 @@ from sluice.datastream.file.disk import Disk, RealDisk
 from sluice.datastream.file.evidence import Evidence
 from sluice.datastream.file.opening import Judge
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
-from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.layout import BOOKMARK_TYPE, Committed
 from sluice.gateway.blocks.chain import Chain, LastLayout
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
 from sluice.gateway.blocks.stream_layout import (
@@ -73,7 +73,7 @@ from sluice.gateway.store.evidence import (
     judge_for,
     look_for_lost_blocks,
 )
-from sluice.gateway.store.stream_pair import StreamPair
+from sluice.gateway.store.stream_pair import StreamPair, whole_entries
 
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
 
@@ -194,28 +194,11 @@ class BlockStore:
                 go_on=go_on,
                 past_damage=past_damage,
             )
-            streamer = open_stream(path, disk=disk, judge=judge)
-            pair = None
             if has_pair:
-                try:
-                    network_path = data_dir / STREAM_FILE_NAME
-                    if (
-                        network_disk is None
-                        and streamer.committed.total_entries
-                        and not network_path.exists()
-                    ):
-                        expected = f"the entries of the blocks in {path.name}"
-                        raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
-                    network = open_stream(network_path, disk=network_disk)
-                    try:
-                        most = cut_blocks_max(group_blocks_max)
-                        pair = StreamPair(streamer, network, most, snapshot_if_whole(data_dir))
-                    except BaseException:
-                        network.close()
-                        raise
-                except BaseException:
-                    streamer.close()
-                    raise
+                most = cut_blocks_max(group_blocks_max)
+                streamer, pair = _open_pair(data_dir, open_stream, disk, network_disk, judge, most)
+            else:
+                streamer, pair = open_stream(path, disk=disk, judge=judge), None
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
@@ -643,6 +626,52 @@ def _has_native(data_dir: Path, layout: Layout | None) -> bool:
     if layout not in (None, kept):
         raise Fatal("stream.layout", got=str(layout), expected=f"{kept}, as in {data_dir}")
     return kept == "native"
+
+
+def _open_pair(
+    data_dir: Path,
+    open_stream: Callable[..., DataStreamer],
+    disk: Disk | None,
+    network_disk: Disk | None,
+    judge: Judge,
+    cut_max: int,
+) -> tuple[DataStreamer, StreamPair]:
+    """Open both files of a native chain; nothing is changed before both are judged."""
+    path, network_path = data_dir / BLOCK_FILE_NAME, data_dir / STREAM_FILE_NAME
+    snapshot = snapshot_if_whole(data_dir)
+
+    with contextlib.ExitStack() as undo:
+        networks: list[DataStreamer] = []
+
+        def open_network(total_entries: int, read_entry: Callable[[int], Entry]) -> None:
+            """Open the network's stream, if it fits these entries of the block stream."""
+
+            def judge_network(evidence: Evidence) -> None:
+                """Raise Fatal if the files are not of the same blocks."""
+                count = evidence.file.committed.total_entries
+                if evidence.file.refusal is None and not evidence.index_is_ahead:
+                    whole_entries(path, total_entries, read_entry, count, cut_max, snapshot)
+
+            if network_disk is None and total_entries and not network_path.exists():
+                expected = f"the entries of the blocks in {path.name}"
+                raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
+            networks.append(open_stream(network_path, disk=network_disk, judge=judge_network))
+            undo.callback(networks[0].close)
+
+        def judge_both(evidence: Evidence) -> Committed | None:
+            """Judge the block stream, then the network's, which is opened here."""
+            totals = judge(evidence)
+            if evidence.file.refusal is None and not networks:
+                open_network(evidence.file.committed.total_entries, evidence.file.read_entry)
+            return totals
+
+        streamer = open_stream(path, disk=disk, judge=judge_both)
+        undo.callback(streamer.close)
+        if not networks:  # the block stream is damaged, and is read around that
+            open_network(streamer.committed.total_entries, streamer.get_entry)
+        pair = StreamPair(streamer, networks[0], cut_max, snapshot)
+        undo.pop_all()
+    return streamer, pair
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:

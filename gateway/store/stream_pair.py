@@ -32,11 +32,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.layout import Committed, Entry
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
     encode_native,
@@ -48,6 +47,7 @@ from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookma
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot
+from sluice.gateway.store.evidence import STREAM_FILE_NAME
 
 __all__ = ["StreamPair", "network_reader", "whole_entries"]
 
@@ -78,13 +78,22 @@ class StreamPair:
         """
         self.blocks = blocks
         self.network = network
-        network_entries = network.committed.total_entries
-        self._cut_to(whole_entries(blocks, network.path, network_entries, cut_blocks_max, snapshot))
+        totals, network_entries = blocks.committed, network.committed.total_entries
+        self._cut_to(
+            whole_entries(
+                blocks.path,
+                totals.total_entries,
+                blocks.get_entry,
+                network_entries,
+                cut_blocks_max,
+                snapshot,
+            )
+        )
         self._whole = blocks.committed.total_entries, network.committed.total_entries
         """Entries of both when they last were of the same blocks."""
 
     def _so_far(self, entry_number: int) -> int:
-        return _so_far(self.blocks, entry_number)
+        return _so_far(self.blocks.path, self.blocks.get_entry(entry_number))
 
     def _cut_to(self, keep: int) -> None:
         blocks = self.blocks
@@ -253,31 +262,10 @@ def network_reader(network: DataStreamer) -> Callable[[int, int], Iterator[Netwo
     return read
 
 
-class BlockEntries(Protocol):
-    """The entries of a block stream, open or only looked at."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        ...
-
-    @property
-    def committed(self) -> Committed:
-        """Its totals."""
-        ...
-
-    def get_entry(self, number: int) -> Entry:
-        """Return an entry."""
-        ...
-
-    def get_bookmark(self, bookmark: bytes) -> int:
-        """Return the number of a bookmark's entry."""
-        ...
-
-
 def whole_entries(
-    blocks: BlockEntries,
-    network_path: Path,
+    blocks_path: Path,
+    total_entries: int,
+    read_entry: Callable[[int], Entry],
     network_entries: int,
     cut_blocks_max: int,
     snapshot: Snapshot | None,
@@ -285,54 +273,61 @@ def whole_entries(
     """Return how many entries of a block stream have their blocks in both files; the others are to be cut.
 
     Args:
-        blocks: the block stream.
-        network_path: the network's stream.
-        network_entries: how many entries that has.
+        blocks_path: the block stream.
+        total_entries: how many it has.
+        read_entry: returns one of them.
+        network_entries: how many the network's stream has.
         cut_blocks_max: most blocks that a crash leaves in the block stream only.
         snapshot: chain.json.
 
     Raises:
         Fatal: the files are not of the same blocks.
     """
-    keep = blocks.committed.total_entries
-    mark = None if snapshot is None else snapshot.cut
-    if mark is not None and mark.network == network_entries and 0 < mark.blocks <= keep:
-        assert snapshot is not None
-        end = blocks.get_entry(mark.blocks - 1)
-        if _so_far(blocks, mark.blocks - 1) == mark.network and _number_in(end) == snapshot.chain.last_number:
-            return mark.blocks
+
+    def end_of(count: int) -> tuple[int | None, int]:
+        """Return the block that the first `count` entries end with, and the network's entries behind it."""
+        if not count:
+            return None, 0
+        entry = read_entry(count - 1)
+        return _number_in(entry), _so_far(blocks_path, entry)
+
     known = None if snapshot is None else snapshot.chain.last_number
-    expected_entries = so_far = _so_far(blocks, keep - 1) if keep else 0
-    cut_count = 0
+    mark = None if snapshot is None else snapshot.cut
+    is_cut = mark is not None and mark.network == network_entries and 0 < mark.blocks <= total_entries
+    if mark is not None and is_cut and end_of(mark.blocks) == (known, network_entries):
+        return mark.blocks
+    keep, cut_count = total_entries, 0
+    last, so_far = end_of(keep)
+    expected_entries = so_far
     while so_far > network_entries and cut_count <= cut_blocks_max:
-        keep = blocks.get_bookmark(bookmark_of(_number_in(blocks.get_entry(keep - 1))))
-        so_far = _so_far(blocks, keep - 1) if keep else 0
+        keep -= 1
+        while keep and read_entry(keep).type != BOOKMARK_TYPE:
+            keep -= 1
+        last, so_far = end_of(keep)
         cut_count += 1
+    where = f"stream file {blocks_path.with_name(STREAM_FILE_NAME)}"
+    advice = f"sluice repair {blocks_path.parent} says what can be done"
     if so_far != network_entries or cut_count > cut_blocks_max:
         raise Fatal(
-            f"stream file {network_path}",
+            where,
             got=f"{network_entries} entries",
             expected=(
-                f"{expected_entries}, as {blocks.path.name} beside it says, which is written before it; at "
-                f"most {cut_blocks_max} blocks can be missing after a crash; sluice repair "
-                f"{network_path.parent} says what can be done"
+                f"{expected_entries}, as {blocks_path.name} beside it says, which is written before it; at "
+                f"most {cut_blocks_max} blocks can be missing after a crash; {advice}"
             ),
         )
-    last = _number_in(blocks.get_entry(keep - 1)) if keep else None
     if cut_count and known is not None and (last is None or known > last):
         raise Fatal(
-            f"stream file {network_path}",
+            where,
             got=f"{network_entries} entries, those of {'no block' if last is None else f'block {last}'}",
-            expected=f"those of block {known}, which {SNAPSHOT_NAME} beside it knows; sluice repair "
-            f"{network_path.parent} says what can be done",
+            expected=f"those of block {known}, which {SNAPSHOT_NAME} beside it knows; {advice}",
         )
     return keep
 
 
-def _so_far(blocks: BlockEntries, entry_number: int) -> int:
-    entry = blocks.get_entry(entry_number)
+def _so_far(path: Path, entry: Entry) -> int:
     if entry.type != BLOCK_END_TYPE:
-        where = f"stream file {blocks.path}, entry {entry_number}"
+        where = f"stream file {path}, entry {entry.number}"
         raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
     return entries_so_far(entry.data)
 

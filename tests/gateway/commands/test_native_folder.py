@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,14 @@ from click.testing import CliRunner, Result
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import check_stream
+from sluice.datastream.errors import DatastreamError
 from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item, stream_entry_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from sluice.gateway.blocks.stream_layout import BlockDecoder
-from sluice.gateway.commands import truncate
+from sluice.gateway.commands import check, repair, truncate
+from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.linking import sign_block
 from tests.datastream.streams import sample_file
@@ -257,3 +261,342 @@ def test_killed_before_each_step_the_same_cut_again_ends_it(folder: Path) -> Non
         assert [block.number for block in blocks_of(again / "cut-blocks-5-to-7.bin")] == [5, 6, 7]
         seen.add(last)
     assert seen == {4, 7}
+
+
+# --- evidence -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def older(folder: Path, tmp_path: Path) -> Path:
+    """The same chain when it had five blocks."""
+    fill(tmp_path / "older", CHAIN[:5])
+    return tmp_path / "older"
+
+
+def put_back(folder: Path, older: Path, *names: str) -> None:
+    """Put the headers of an earlier time into these files."""
+    for name in names:
+        header = (older / name).read_bytes()[:HEADER_PAGE_SIZE]
+        with (folder / name).open("r+b") as file:
+            file.write(header)
+
+
+def forget(folder: Path, *, chain: bool = False, indexes: bool = False) -> None:
+    """Remove witnesses."""
+    if chain:
+        (folder / "chain.json").unlink()
+    for name in ("datastream.db", "blocks.db") if indexes else ():
+        shutil.rmtree(folder / name)
+
+
+def refused(folder: Path) -> str:
+    """Fail to open the chain, which stays as it is; return why."""
+    before = held_files(folder)
+    with pytest.raises((Fatal, DatastreamError)) as caught:
+        BlockStore.open(folder)
+    assert held_files(folder) == before
+    return str(caught.value)
+
+
+def held_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+WITNESSES = [
+    pytest.param({}, id="all"),
+    pytest.param({"chain": True}, id="indexes"),
+    pytest.param({"indexes": True}, id="chain.json"),
+]
+
+
+@pytest.mark.parametrize("names", [("blocks.bin",), ("datastream.bin",), FILES])
+@pytest.mark.parametrize("gone", WITNESSES)
+def test_a_header_that_went_back_is_seen(
+    folder: Path, older: Path, names: tuple[str, ...], gone: dict[str, bool]
+) -> None:
+    put_back(folder, older, *names)
+    forget(folder, **gone)
+    refused(folder)
+    before = held_files(folder)
+    result = run(check.command, folder)
+    assert result.exit_code == 1, result.output
+    assert "went back" in result.output or "a start refuses the stream (sluice repair)" in result.output
+    assert result.output.count("not sound") >= 1
+    assert run(repair.command, folder).exit_code == 1
+    assert held_files(folder) == before
+
+
+def test_a_sound_chain_is_sound(folder: Path) -> None:
+    for command in (check.command, repair.command):
+        result = run(command, folder)
+        assert result.exit_code == 0, result.output
+    assert result.output == f"{folder}/blocks.bin: data folder of a node: nothing to repair\n"
+
+
+def test_a_crash_is_no_header_that_went_back(folder: Path, older: Path) -> None:
+    """As one between the two flushes of a commit leaves it."""
+    shutil.copy(older / "chain.json", folder / "chain.json")
+    put_back(folder, older, "datastream.bin")
+    forget(folder, indexes=True)
+    assert run(repair.command, folder).exit_code == 0
+    shutil.copytree(older / "datastream.db", folder / "datastream.db")
+    result = run(check.command, folder)
+    assert "unfinished  entry 40: blocks that were not committed in datastream.bin, too" in result.output
+    assert "damage" not in result.output
+    assert_holds(folder, CHAIN[:5])
+
+
+def test_an_entry_of_the_bookmarks_type_that_is_none(tmp_path: Path) -> None:
+    odd = [stream_entry_item(BOOKMARK_TYPE, data) for data in (b"", bytes(17), b"bookmark")]
+    fill(tmp_path, chain_of(odd))
+    result = run(check.command, tmp_path)
+    assert (result.exit_code, "3 entries, 1 bookmarks" in result.output) == (0, True), result.output
+    assert "cannot be found" not in result.output
+
+
+# --- repair -------------------------------------------------------------------------------------------------
+
+
+def entries_in(cut: Path) -> list[tuple[int, bytes]]:
+    with DataStreamer.open(cut) as streamer:
+        return [(entry.type, entry.data) for entry in streamer.read_entries(0)]
+
+
+def network_entries(chain: list[Block]) -> list[tuple[int, bytes]]:
+    """Return the entries of the network of some blocks of CHAIN."""
+    numbers = [block.number for block in chain if block.number != 6]
+    return [
+        entry
+        for number in numbers
+        for entry in ((BOOKMARK_TYPE, b"m%d" % number), (9, bytes([number]) * 90), (9, b"end"))
+    ]
+
+
+@pytest.mark.parametrize("name", ["", *FILES])
+def test_what_each_believes_and_what_each_choice_gives(folder: Path, older: Path, name: str) -> None:
+    put_back(folder, older, "datastream.bin")
+    before = held_files(folder)
+    result = run(repair.command, folder / name)
+    lines = dict(re.split("  +", line, maxsplit=1) for line in result.stdout.splitlines()[1:])
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{folder}/blocks.bin: data folder of a node; a start refuses it\n")
+    assert lines["header"].startswith("counts 61 entries in ")
+    assert lines["header"].endswith(", ends with block 7")
+    assert lines["index"] == "covers 61 entries"
+    assert lines["datastream.bin: header"].startswith("counts 15 entries in ")
+    assert lines["datastream.bin: index"] == "covers 21 entries"
+    assert lines["datastream.bin: behind the header"].startswith("6 whole entries, to offset ")
+    assert lines["chain.json"] == "knows of block 7"
+    assert f"{folder}/datastream.bin" in lines["refused"]
+    assert lines["--take entries"] == (
+        "ends with block 7, 61 entries, 21 in datastream.bin; nothing goes; of datastream.bin nothing goes"
+    )
+    assert re.fullmatch(
+        r"ends with block 4, 40 entries, 15 in datastream.bin; 21 entries, \d+ bytes go; "
+        r"of datastream.bin 6 entries, \d+ bytes go",
+        lines["--take header"],
+    )
+    said = json.loads(run(repair.command, folder, "--json").stdout)
+    assert said["network"]["header"]["entries"] == 15
+    assert said["network"]["index_entries"] == 21
+    assert [choice["network"]["entries"] for choice in said["choices"]] == [21, 15]
+    assert [choice["last_block"] for choice in said["choices"]] == [7, 4]
+    for answer in ("n\n", ""):
+        assert run(repair.command, folder, "--take", "header", answer=answer).exit_code
+    result = run(repair.command, folder, "--take", "header", "--cut-to", folder / "x", "--yes")
+    assert result.exit_code == 2
+    assert "the two files of a native chain: expected none" in result.output
+    assert held_files(folder) == before
+
+
+@pytest.mark.parametrize("names", [("blocks.bin",), ("datastream.bin",), FILES])
+@pytest.mark.parametrize("gone", WITNESSES)
+@pytest.mark.parametrize("choice", ["entries", "header"])
+def test_headers_that_went_back(
+    folder: Path, older: Path, tmp_path: Path, names: tuple[str, ...], gone: dict[str, bool], choice: str
+) -> None:
+    put_back(folder, older, *names)
+    forget(folder, **gone)
+    result = run(repair.command, folder, "--take", choice, "--yes", "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    said = json.loads(result.stdout)
+    if choice == "entries":
+        assert (said["cut_to"], said["network"]["cut_to"]) == (None, None)
+        assert_holds(folder, CHAIN)
+        return
+    cut, network_cut = (
+        folder / "cut-blocks-entries-40-to-60.bin",
+        folder / "cut-datastream-entries-15-to-20.bin",
+    )
+    assert (said["cut_to"], said["network"]["cut_to"]) == (str(cut), str(network_cut))
+    assert entries_in(network_cut) == network_entries(CHAIN[5:])
+    assert len(entries_in(cut)) == 21
+    assert_holds(folder, CHAIN[:5])
+    for name in FILES:
+        assert (folder / name).read_bytes() == (older / name).read_bytes()
+    assert (folder / "chain-of-block-7.json").exists() == ("chain" not in gone)
+    fill(folder, CHAIN[5:])
+    assert_holds(folder, CHAIN)
+
+
+@pytest.mark.parametrize("place", ["entry", "item", "missing"])
+def test_a_block_that_is_not_sound_is_not_counted(folder: Path, older: Path, place: str) -> None:
+    """Nor one whose entries of the network are not whole, wherever its own file counts it."""
+    put_back(folder, older, "datastream.bin")
+    path, what = (
+        (folder / "blocks.bin", field_item(4, bytes([5]) * 50))
+        if place == "item"
+        else (folder / "datastream.bin", bytes([5]) * 90)
+    )
+    content = path.read_bytes()
+    assert content.count(what) == 1
+    at = content.index(what)
+    changed = bytearray(content)
+    if place == "missing":
+        changed[at - 17 :] = bytes(len(changed) - at + 17)
+    else:
+        changed[at + 20] ^= 1
+    path.write_bytes(changed)
+    assert run(repair.command, folder).stdout.count("--take") == 1
+    result = run(repair.command, folder, "--take", "header", "--yes")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert_holds(folder, CHAIN[:5])
+
+
+def test_the_blocks_before_one_that_is_not_sound_are_counted(folder: Path, older: Path) -> None:
+    put_back(folder, older, *FILES)
+    path = folder / "datastream.bin"
+    path.write_bytes(path.read_bytes().replace(bytes([7]) * 90, bytes([8]) * 90))
+    result = run(repair.command, folder, "--take", "entries", "--yes", "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    said = json.loads(result.stdout)
+    assert said["last_block"] == 6
+    assert said["why_no_more"].startswith("block 7: root hash ")
+    assert entries_in(Path(said["network"]["cut_to"]))[1] == (9, bytes([8]) * 90)
+    assert_holds(folder, CHAIN[:7])
+
+
+def test_entries_that_no_block_counts(folder: Path) -> None:
+    with DataStreamer.open(folder / "datastream.bin") as network:
+        network.start_atomic_op()
+        network.add_stream_entry(5, b"of nobody")
+        network.commit_atomic_op()
+    assert "got 22 entries, expected 21" in refused(folder)
+    result = run(check.command, folder)
+    assert result.exit_code == 1
+    assert "got 22 entries, expected 21" in result.output
+    result = run(repair.command, folder, "--take", "header", "--yes")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert entries_in(folder / "cut-datastream-entries-21-to-21.bin") == [(5, b"of nobody")]
+    assert_holds(folder, CHAIN)
+
+
+def test_an_older_network_stream_beside_newer_blocks(tmp_path: Path) -> None:
+    chain = chain_of(*([stream_entry_item(9, b"%d" % number)] for number in range(140)))
+    fill(tmp_path / "node", chain, 20)
+    fill(tmp_path / "older", chain[:3])
+    for name in ("datastream.bin", "chain.json"):
+        shutil.copy(tmp_path / "older" / name, tmp_path / "node" / name)
+    forget(tmp_path / "node", indexes=True)
+    assert "got 3 entries, expected 140, as blocks.bin beside it says" in refused(tmp_path / "node")
+    result = run(repair.command, tmp_path / "node", "--take", "header", "--yes")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert_holds(tmp_path / "node", chain[:3])
+
+
+def damage(path: Path, entry: int) -> int:
+    """Zero the head of an entry; return its offset."""
+    with DataStreamer.open(path, read_only=True) as streamer:
+        at = streamer.offset_of(entry)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(17))
+    return at
+
+
+@pytest.mark.parametrize(
+    "damages", [{"blocks.bin": 42}, {"datastream.bin": 16}, {"datastream.bin": 19, "blocks.bin": 42}]
+)
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_lies_behind_damage_of_either_goes_as_it_is(
+    folder: Path, older: Path, damages: dict[str, int], has_index: bool
+) -> None:
+    ends = {name: len((older / name).read_bytes().rstrip(b"\0")) for name in FILES}
+    for name, entry in damages.items():
+        damage(folder / name, entry)
+    forget(folder, indexes=not has_index)
+    before = held_files(folder)
+    result = run(repair.command, folder)
+    assert result.exit_code == 1
+    assert result.stdout.count("--take sound") == 1, (result.output, result.exception)
+    assert "damage  " in result.stdout
+    assert run(check.command, folder).exit_code == 1
+    assert held_files(folder) == before
+    result = run(repair.command, folder, "--take", "sound", "--yes")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert_holds(folder, CHAIN[:5])
+    for name in FILES:
+        content, stem = before[folder / name], name.removesuffix(".bin")
+        (cut,) = folder.glob(f"cut-{stem}-bytes-from-*.raw")
+        start = int(cut.stem.rsplit("-", 1)[1])
+        assert start >= ends[name]
+        assert cut.read_bytes() == content[start:].rstrip(b"\0")
+    fill(folder, CHAIN[5:])
+    assert_holds(folder, CHAIN)
+
+
+@pytest.mark.parametrize("gone", FILES)
+def test_a_file_that_is_missing_is_named(folder: Path, gone: str) -> None:
+    (folder / gone).unlink()
+    for command in (check.command, repair.command):
+        assert f"{folder / gone}: got no such file, expected the other file of the native chain" in str(
+            run(command, folder).exception
+        )
+
+
+def test_a_chain_that_is_open_is_left_alone(folder: Path) -> None:
+    store = BlockStore.open(folder)
+    for words in ((), ("--take", "header", "--yes")):
+        assert "in use by another program or opener" in str(run(repair.command, folder, *words).exception)
+    store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("case", "choice"),
+    [
+        ("network", "entries"),
+        ("both", "header"),
+        ("blocks", "header"),
+        ("blocks damaged", "sound"),
+        ("network damaged", "sound"),
+    ],
+)
+def test_killed_before_each_step_the_same_choice_again_ends_it(
+    folder: Path, older: Path, case: str, choice: str
+) -> None:
+    if case == "blocks damaged":
+        damage(folder / "blocks.bin", 42)
+    elif case == "network damaged":
+        damage(folder / "datastream.bin", 16)
+    else:
+        put_back(
+            folder, older, *{"network": ["datastream.bin"], "blocks": ["blocks.bin"], "both": FILES}[case]
+        )
+    shutil.rmtree(older)
+    chain = CHAIN if choice == "entries" else CHAIN[:5]
+    folders = killed_folders(folder, "repair", "--take", choice, "--yes")
+    assert len(folders) > 15
+    for killed in folders:
+        again = killed.with_name(f"again-{killed.name}")
+        subprocess.run(["cp", "-r", "--sparse=always", killed, again], check=True)
+        try:
+            BlockStore.open(killed).close()  # refused, or done
+        except (Fatal, DatastreamError):
+            result = run(repair.command, again, "--take", choice, "--yes")
+            assert result.exit_code == 0, (again, result.output, result.exception)
+        assert_holds(again, chain)
+        if choice != "entries":
+            assert list(again.glob("cut-blocks-*"))
+            assert list(again.glob("cut-datastream-*"))
