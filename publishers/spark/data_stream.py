@@ -1,7 +1,7 @@
 """The Spark source `datastream`: the entries of a data stream, from its file (batch) or a server (streaming).
 
-A partition of the file is a run of data pages; with `decode` `blocks` it has the blocks that begin in it. The
-streaming offset is an entry number.
+A partition of the file is a run of data pages; with `decode` `blocks` it has the blocks that begin in it. Of
+a native chain these are pages of `blocks.bin`. The streaming offset is an entry number.
 Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 """
 
@@ -27,6 +27,7 @@ from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
+from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.folders import folder_of
@@ -126,6 +127,8 @@ class RunPartition(InputPartition):
     """A partition of a file: a run of data pages."""
 
     run: PageRun
+    end_number: int
+    """The number after the last entry that counts."""
 
 
 @dataclass
@@ -153,8 +156,9 @@ class DataStreamDataSource(DataSource):
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
-        path = required(self.options, "path", "the stream file, or the data folder of a node")
-        return DataStreamReader(stream_file_in(folder_of(path)), options, columns_of(schema, options.columns))
+        path = folder_of(required(self.options, "path", "the stream file, or the data folder of a node"))
+        file = block_file_in(path) if options.decode == "blocks" else stream_file_in(path)
+        return DataStreamReader(file, options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
         """Return the reader of a server; raise as `reader`."""
@@ -178,9 +182,18 @@ class DataStreamReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the file's pages into runs; raise OSError or StreamFileRefused."""
         with PagesReader(self._path) as pages:
-            runs = pages.plan(self._options.partition_count)
+            runs, end = pages.plan(self._options.partition_count), pages.header.total_entries
+            network = self._network()
+            if network is not None:
+                with NativePages(pages, network) as native:
+                    end = native.committed_entries()
+        parts = [RunPartition(run, min(run.end_number, end)) for run in runs if run.first_number < end]
         # Without a partition Spark would make one itself.
-        return [RunPartition(run) for run in runs] or [EntryRange(0, 0)]
+        return parts or [EntryRange(0, 0)]
+
+    def _network(self) -> Path | None:
+        """Return the network's stream, if the blocks of a native chain are read."""
+        return network_file_of(self._path) if self._options.decode == "blocks" else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one run as Arrow batches."""
@@ -189,8 +202,13 @@ class DataStreamReader(DataSourceReader):
         return self._batches(partition)
 
     def _batches(self, partition: RunPartition) -> Iterator[pa.RecordBatch]:
-        run = partition.run
+        run, network = partition.run, self._network()
         with PagesReader(self._path) as pages:
+            if network is not None:
+                with NativePages(pages, network) as native:
+                    entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
+                    yield from _block_batches(entries, run.first_number, partition.end_number, self._columns)
+                return
             from_run = pages.read_from(run, read_page)
             if self._options.decode == "blocks":
                 yield from block_batches(from_run, run.first_number, run.end_number, self._columns)

@@ -40,6 +40,7 @@ from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefus
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import ask_held, failure_of
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from sluice.publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
@@ -275,10 +276,14 @@ class StoredSource:
     """
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
-        self._path = stream_file_in(path)
+        self._path = block_file_in(path)
         with self._faults_named():
             self._pages = PagesReader(self._path)
-            if self._pages.page_count == 0:
+            network = network_file_of(self._path)
+            self._native = None if network is None else NativePages(self._pages, network)
+            native = self._native
+            self._end = self._pages.header.total_entries if native is None else native.committed_entries()
+            if self._end == 0:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
             last = self._last_number()
@@ -301,7 +306,8 @@ class StoredSource:
         run = self._pages.run_from(page_number)
         with self._faults_named():
             entries = chain.from_iterable(self._pages.pages_from(run))
-            yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
+            whole = entries if self._native is None else self._native.whole(entries)
+            yield from blocks_that_begin_in(whole, run.first_number, self._end)
 
     def _page_before(self, number: int) -> int:
         """The last page on or after which another block ends before this one begins."""
@@ -323,11 +329,16 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
-        if entries[-1].type != BLOCK_END_TYPE:
-            got = f"entry type {entries[-1].type:#x}"
-            raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
-        return _number_at_end(entries[-1])
+        for page_number in range(self._pages.page_count - 1, -1, -1):
+            entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
+            if entries[0].number < self._end:
+                break
+        last = entries[self._end - 1 - entries[0].number]
+        if last.type != BLOCK_END_TYPE:
+            raise LayoutError(
+                f"entry {last.number}, the last", f"entry type {last.type:#x}", "the end of a block (0xb1)"
+            )
+        return _number_at_end(last)
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:
