@@ -649,7 +649,8 @@ def _open_pair(
             def judge_network(evidence: Evidence) -> None:
                 """Raise Fatal if the files are not of the same blocks."""
                 count = evidence.file.committed.total_entries
-                if evidence.file.refusal is None and not evidence.index_is_ahead:
+                knows_more = evidence.index_is_ahead and evidence.index_is_of_file  # refused by the opening
+                if evidence.file.refusal is None and not knows_more:
                     whole_entries(path, total_entries, read_entry, count, cut_max, snapshot)
 
             if network_disk is None and total_entries and not network_path.exists():

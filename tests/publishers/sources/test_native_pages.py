@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyspark")
 
@@ -16,6 +18,7 @@ from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.publishers.commands import verify
 from sluice.publishers.errors import SourceRefused
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.verify.verify_sources import StoredSource, check_job, holds_stream
@@ -25,6 +28,9 @@ from tests.gateway.node.test_native import long_blocks, sample_blocks
 from tests.nodes import ledger_key
 from tests.publishers.spark.test_data_stream import reader_of, rows_of
 from tests.reference_data import needs_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LONG = long_blocks(30)
 """Their network's stream has 5 data pages, their block stream 3."""
@@ -115,3 +121,17 @@ def test_a_networks_stream(tmp_path: Path) -> None:
     chain = sample_blocks(sample_file(tmp_path), "l2block", 300)
     fill(tmp_path / "node", chain, 50)
     assert blocks_at(tmp_path / "node") == as_rows(chain)
+
+
+def test_spark_reads_both(spark: SparkSession, folder: Path) -> None:
+    source = spark.read.format("datastream").option("partitions", 3)
+    rows = source.option("decode", "blocks").load(str(folder)).orderBy("block_number").collect()
+    assert [(row["block_number"], list(map(bytes, row["items"]))) for row in rows] == as_rows(LONG)
+    assert source.option("decode", "entries").load(str(folder)).count() == 3 * len(LONG)
+
+
+def test_the_command_verifies_a_folder(folder: Path) -> None:
+    result = CliRunner().invoke(verify.command, [str(folder), "--ledger-key", ledger_key(), "--json"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    said = json.loads(result.stdout)
+    assert (said["sound"], said["complete"], said["accepted"]) == (True, True, len(LONG))
