@@ -1,7 +1,6 @@
 """The metrics of a node, which Prometheus reads at `/metrics`.
 
-Names contain units; Prometheus appends `_total` to a counter's name. Prometheus' own process metrics
-(process_resident_memory_bytes, process_open_fds) are included. Each node has its own registry, so that
+Names contain units; Prometheus appends `_total` to a counter's name. Each node has its own registry, so that
 several nodes can live in one process (tests).
 """
 
@@ -51,11 +50,7 @@ class Metrics:
     registry: CollectorRegistry
 
     def __init__(self, *, verification_mode: str) -> None:
-        """Create all metrics at zero.
-
-        Args:
-            verification_mode: `full` or `hash`, shown as a label.
-        """
+        """Create all metrics at zero."""
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
@@ -201,8 +196,7 @@ class Metrics:
     def count_won(self, publisher: str) -> None:
         """Count a block for its publisher; publishers beyond the limit share one label.
 
-        Names that nobody vouches for have at most half of the labels: inventing them takes no label from
-        others.
+        Names that nobody vouches for have at most half of the labels: inventing them takes none from others.
         """
         won = self._won_by.get(publisher)
         if won is None:

@@ -1,18 +1,11 @@
 """Updates in place and truncations beside readers of the stream.
 
-A reader never sees half of an update:
+A reader gets the old entry or the new one, whole: during an update, `Changes.read` and `RangeSender` lay the
+new bytes over those of the file. Bytes that the kernel took for a client stay unchanged, too: an update gives
+its blocks new pages (`Disk.replace`). A truncation does not: until it is disconnected, a client may receive
+zeros or later bytes in place of dropped entries.
 
-    reads      during an update, `read` lays the new bytes over those of the file; it reads again if a
-               change began or ended meanwhile. So it gets the old entry or the new one, whole
-    sendfile   `RangeSender.send` checks for changes and sends under one lock, which a change takes to
-               announce itself; it sends new bytes from memory during the update. A client with half of
-               the entry, or with truncated entries, must begin anew (StreamChanged)
-
-Bytes that the kernel took for a client stay unchanged, too: an update gives its blocks new pages
-(`Disk.replace`), and leaves those that a socket may hold. A truncation does not: until it is disconnected, a
-client may receive zeros or later bytes in place of dropped entries.
-
-Source: docs/spec/stream-file.md section 2; datastream/README.md, "Invariants".
+Source: datastream/README.md, "Changing what is committed".
 """
 
 from __future__ import annotations
@@ -53,7 +46,6 @@ class Changes:
         self.lock = threading.Lock()
         """Held to announce a change, and to hand bytes to a socket."""
         self.count = 0
-        """The number of changes so far."""
         self._patch: Patch | None = None
         self._version = 0
         self._log: deque[tuple[int, int]] = deque(maxlen=CHANGES_KEPT_MAX)
@@ -69,8 +61,7 @@ class Changes:
 
         Args:
             patch: covers the entry; its other bytes are unchanged.
-            start: offset of the entry.
-            end: offset just past it.
+            start, end: offsets of the entry.
         """
         with self.lock:
             self._patch = patch
@@ -149,11 +140,7 @@ class RangeSender:
             self._seen = changes.count
 
     def read(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file.
-
-        Raises:
-            StreamChanged: the client has lost its place.
-        """
+        """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file."""
         with self._changes.lock:
             self._check(offset)
             return self._changes.read(self._disk, size, offset)
@@ -166,7 +153,7 @@ class RangeSender:
             offset: the client's place: everything before it was sent.
 
         Raises:
-            StreamChanged: the client has lost its place.
+            StreamChanged: see `check`.
             BlockingIOError: the socket is full.
             OSError: the client is gone, or the disk fails.
         """

@@ -1,19 +1,13 @@
 """Checksums of full data pages: a CRC32C of each, the checks against it, and healing.
 
-    written   when a page is full, from the bytes as they were written (`RunningSum`); stored in the bookmark
-              folder, SUM_KEY and page number -> u32 big-endian
-    checked   at the first read since the opening (`require`), and by the scrubber past the page cache
-              (`scrub`)
-    changed   with an update in place; dropped with a truncation, and when the index is made anew
-
     UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
                    ├─► UNSUMMED              it has no sum, and nobody proves it: it is served as it is
                    └─► BAD ──heal──► GOOD    its sum does not fit: it is not served
 
 The page being filled has no sum. If only the copy in memory is wrong, the page is read from the disk again;
-if only the copy on the disk is wrong, it is rewritten from memory.
+if only that on the disk is wrong, it is rewritten from memory.
 
-Source: RFC 3720, appendix B.4 (CRC32C).
+Source: datastream/README.md, "Rot"; RFC 3720, appendix B.4 (CRC32C).
 """
 
 from __future__ import annotations
@@ -78,7 +72,6 @@ class PageState(IntEnum):
     """Not read yet."""
     GOOD = 1
     UNSUMMED = 2
-    """It has no sum."""
     BAD = 4
 
 
@@ -101,7 +94,6 @@ class BadPage:
 
     page_number: int
     first_number: int
-    """The number of its first entry."""
     entries_end: int
     """The number after its last entry."""
     found: str
@@ -125,7 +117,7 @@ this_thread = _ThisThread()
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
-    """Return the keys and sums in a bookmark folder; none if they are invalid or unreadable."""
+    """Return the stored keys and sums; none if they are invalid or unreadable."""
     try:
         return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
     except BookmarksUnavailable:
@@ -154,9 +146,8 @@ def kept_sums(
 ) -> dict[bytes, bytes]:
     """Return the sums to keep when an index is made anew.
 
-    The index may belong to another stream, or to entries that another program has replaced, or to this
-    stream, if the bytes rotted that identify it. The last full page with a sum decides: if it fits, so do all
-    sums before it.
+    The index may belong to another stream, or to this one, if the bytes rotted that identify it. If the last
+    full page with a sum fits it, so do all sums before it.
 
     Args:
         patch: an update that was just finished; its page's sum is outdated.
@@ -228,11 +219,10 @@ class PageSums:
 
     def __init__(self, file: SummedFile) -> None:
         self.bad: dict[int, BadPage] = {}
-        """The pages that are not served."""
         self.prover: Callable[[int], object] | None = None
         """Proves a page without a sum, then calls `adopt` or `found_fault`; see `prove_with`."""
         self.adopts = True
-        """Without a prover: whether sound entries earn a page its sum."""
+        """Whether sound entries earn a page its sum, without a prover."""
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
@@ -248,11 +238,7 @@ class PageSums:
         self._readable = PageState.GOOD
 
     def open(self, notes: Notes, full_count: int) -> None:
-        """Begin to check pages of the open stream.
-
-        Args:
-            notes: stores the sums.
-        """
+        """Begin to check pages of the open stream."""
         self._states = bytearray(full_count)
         self._notes = notes
 
@@ -275,7 +261,7 @@ class PageSums:
 
         Raises:
             PageDamaged: it does not fit its sum.
-            PageUnchecked: it is unchecked, and this thread does not wait for a disk.
+            PageUnchecked: this thread does not wait for a disk.
             OSError: the disk cannot be read.
         """
         try:
@@ -293,12 +279,7 @@ class PageSums:
         self.check(page_number)
 
     def check(self, page_number: int) -> None:
-        """Read a full page and compare its sum.
-
-        Raises:
-            PageDamaged: it does not fit.
-            OSError: the disk cannot be read.
-        """
+        """Read a full page and compare its sum; errors as `require`."""
         if self._notes is None or page_number >= len(self._states):
             return
         seen = self._file.changes.count
@@ -366,8 +347,7 @@ class PageSums:
         """Check a page without a sum: it gets one if proven or, without a prover, if its entries are sound.
 
         Args:
-            data: its bytes, read when the file had `seen` changes; after further changes the check waits.
-            seen: see `data`.
+            seen: how many changes the file had when `data` was read; after further changes the check waits.
         """
         if self.prover is not None:
             self.prover(page_number)
@@ -405,12 +385,12 @@ class PageSums:
         return self._file.index.first_numbers[page_number]
 
     def entry_range(self, page_number: int) -> tuple[int, int]:
-        """Return the number of a full page's first entry and the number after its last."""
+        """Return a full page's first entry number, and the number after its last."""
         first_numbers = self._file.index.first_numbers
         return first_numbers[page_number], first_numbers[page_number + 1]
 
     def found_fault(self, page_number: int, fault: PageFault) -> None:
-        """Mark a page as bad, since its entries are wrong."""
+        """Mark a page as bad."""
         with self.lock:
             if self._notes is not None and page_number < len(self._states):
                 self._note_bad(page_number, fault.found, fault.expected)
@@ -444,15 +424,7 @@ class PageSums:
     # --- for the writer -----------------------------------------------------------------------------------
 
     def note_full(self, page_number: int, crc: int | None) -> None:
-        """Store the sum of a page that is now full.
-
-        Args:
-            page_number: of the page, committed or about to be.
-            crc: its sum; None computes it from the file.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Store the sum of a page that is now full; `crc` None computes it from the file."""
         if self._notes is None:
             return
         if crc is None:
@@ -472,13 +444,9 @@ class PageSums:
         self.on_change()
 
     def sum_after(self, patch: Patch, before: bytes) -> int | None:
-        """Return the sum of a page after a patch; None for a page without a sum.
+        """Return the sum of a page after a patch on it; None for a page without a sum.
 
-        It follows from the old sum. The rest of the page is not read, so rot there stays detectable.
-
-        Args:
-            patch: on one page.
-            before: the bytes that the patch replaces.
+        The rest of the page is not read, so rot there stays detectable. `before` is what the patch replaces.
         """
         page_number = page_number_of(patch.offset)
         crc = self._stored(page_number) if page_number < len(self._states) else None
@@ -501,7 +469,7 @@ class PageSums:
         """Check a full page on the disk, past the page cache.
 
         Raises:
-            OSError: the disk cannot be read, or refuses the write that would heal it.
+            OSError: also if the disk refuses the write that would heal it.
         """
         expected = self._stored(page_number)
         if page_number in self.bad:
@@ -562,7 +530,7 @@ class PageSums:
 
         Raises:
             PageDamaged: these bytes are not the page; nothing was written.
-            OSError: the disk refuses, or does not hold the written bytes; the page stays bad.
+            OSError: the page stays bad.
         """
         with self.lock:
             bad = self.bad.get(page_number)

@@ -1,8 +1,5 @@
 """The TCP commands of one client connection: bytes in, effects out, as two tables. Pure.
 
-    request   u64 command | u64 stream_type | parameter
-    parameter u64 entry number; or u32 length | bookmark, once or twice
-
     core.receive(data)              bytes in any pieces
     core.next_effects()             the effects of the next complete command, None without one
     core.receive_end()              the client will send nothing more
@@ -187,7 +184,7 @@ class SendRange:
 
     offset: int
     size: int
-    """Bytes; all of them are on one page."""
+    """All of them are on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +270,6 @@ class CommandCore:
     """The protocol of one client connection.
 
     Args:
-        stream_type: what every request must name.
         on_command_error: whether a command in the wrong state only returns an error ("keep"), or also closes
             the connection ("close", as Go servers did before their #133).
     """
@@ -414,7 +410,6 @@ class CommandCore:
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
 
     def _range(self, ok: bytes, first: bytes, last: bytes) -> list[Effect]:
-        """Answer a RangeBookmark command."""
         view = self._view
         error = CommandError.BAD_FROM_BOOKMARK
         try:

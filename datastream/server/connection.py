@@ -6,9 +6,8 @@ Output goes in this order; each waits until the kernel has the one before:
        the last command; no further command is read until it is out
     2  while streaming or in a range, committed bytes from the client's offset on, page by page, never padding
 
-History and live tail are the same: send what is committed, then wait for the next commit. A client that does
-not read costs no more memory than one that does: memory holds only short answers. With TLS, it holds up to
-COPIED_BYTES of encrypted bytes, too.
+History and live tail are the same: send what is committed, then wait for the next commit. Memory holds only
+short answers and, with TLS, up to COPIED_BYTES of encrypted bytes.
 
 A client's slot on the event loop is limited: COMMANDS_PER_SLOT, and a share of SEND_BYTES_PER_ITERATION.
 
@@ -65,7 +64,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 CHECK_AHEAD_PAGES = 3
-"""Pages checked ahead of the one that a client reads, since it reads them next."""
+"""Pages checked ahead of the one that a client reads."""
 CHECK_THREADS = 4
 """Threads that check pages at first touch: clients on a slow disk do not wait for each other."""
 COMMANDS_PER_SLOT = 32
@@ -79,7 +78,7 @@ LINGER_BYTES_MAX = 1 << 16
 LINGER_FIRST_SECONDS = 0.02
 """First wait of a closing connection for its client; each further one doubles."""
 LINGER_STALL_SECONDS = 60.0
-"""The write timeout of a closing connection if the server has none."""
+"""The write timeout of a closing connection, if there is none."""
 SEND_BYTES_PER_ITERATION = 24 << 20
 """Bytes sent to all clients that take history, in one iteration of the event loop; about 10 ms.
 
@@ -107,9 +106,8 @@ WhenDone = Callable[[Exception | None], None]
 class LiveTail:
     """The newest committed bytes, read once for all the clients that wait for them.
 
-    Live clients stand at the same offset: for a thousand of them, one `pread` and a `send` to each beat a
-    `sendfile` to each. The range is short, ends at the committed length and lies on one page. Each iteration
-    of wake-ups has its own.
+    Live clients stand at the same offset: one `pread` and a `send` to each beat a `sendfile` to each. The
+    range is short, ends at the committed length and lies on one page. Each iteration of wake-ups has its own.
     """
 
     __slots__ = ("_ranges", "_streamer", "limit")
@@ -117,16 +115,12 @@ class LiveTail:
     def __init__(self, streamer: DataStreamer) -> None:
         self._streamer = streamer
         self.limit = streamer.committed.total_length
-        """The committed length."""
         self._ranges: dict[int, tuple[int, bytes] | None] = {}
 
     def after(self, position: int) -> tuple[int, bytes] | None:
         """Return (offset, bytes) of all that a client at `position` lacks; None: use `sendfile`.
 
         The offset is `position`, or the start of the next page if only padding lies between.
-
-        Raises:
-            EntriesDisagree: the page is damaged.
         """
         try:
             return self._ranges[position]
@@ -153,8 +147,8 @@ class LiveTail:
 class FirstTouch:
     """Checks pages in threads at their first touch.
 
-    A client of an unchecked page waits for the check; all others continue. The next pages are checked ahead.
-    Runs in the event loop's thread; `page_sums.py` has the checks.
+    A client of an unchecked page waits for the check; all others continue. Runs in the event loop's thread;
+    `page_sums.py` has the checks.
     """
 
     def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
@@ -219,12 +213,11 @@ class ServerContext:
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
-    """Number of clients that wait for room in their socket, or for their next slot."""
+    """Clients that wait for room in their socket, or for their next slot."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The length to which the stream was truncated; clients past it must be reset."""
     first_touch: FirstTouch = field(init=False)
-    """Checks pages at their first touch."""
     _has_shaken_hands: bool = False
 
     def __post_init__(self) -> None:
@@ -261,7 +254,7 @@ class Connection:
 
     Args:
         sock: connected and non-blocking.
-        peer: the client's address and port, for the log.
+        peer: address and port, for the log.
         party: its network address, by which log lines are counted (`extra={"caused_by": …}`).
     """
 
@@ -298,7 +291,6 @@ class Connection:
         self._socket = sock
         self._secure: SecureSocket | None = None
         self._is_securing = context.tls is not None
-        """Whether the client's handshake is to be done."""
         self.peer = peer
         self._caused = {"caused_by": party}
         streamer = context.streamer
@@ -338,11 +330,7 @@ class Connection:
             self._guarded(self._send_tail, tail)
 
     def sweep(self, now: float) -> None:
-        """Close when a timeout has passed.
-
-        Args:
-            now: the event loop's time in seconds.
-        """
+        """Close when a timeout has passed; `now` is the event loop's time in seconds."""
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
@@ -589,7 +577,7 @@ class Connection:
             self._position = boundary
 
     def _check_place(self) -> None:
-        """Raise StreamChanged if a change removed the client's place in the stream."""
+        """Raise StreamChanged if a change removed the client's place."""
         context, position = self._context, self._position
         self._sender.check(position)
         # The sender does not see a truncation while live bytes are sent.
@@ -823,7 +811,6 @@ class Connection:
         return count
 
     def _watch(self, want_read: bool, want_write: bool) -> None:
-        """Tell the event loop what to wait for: commands, room to send."""
         loop, fd = self._context.loop, self._socket.fileno()
         if want_read and not self._reading:
             loop.add_reader(fd, self._on_readable)

@@ -1,23 +1,17 @@
 """A relay: follows a master, stores its stream in a file of its own, and serves that to its own clients.
 
-    relay = Relay([("10.0.0.1", 6900)], "datarelay.bin", "0.0.0.0", 7900)
-    await relay.run()              # until it is cancelled, or the master turns out to have another stream
-
 Invariants
   - The relay's entries are the master's, with the same numbers, in the same order. So its data pages equal
     the master's byte by byte, as far as it has come. So do version, system id and stream type.
-  - Each connection first compares the last entries that both have. It refuses a master with another stream,
-    and changes nothing.
+  - A master with another stream is refused, and nothing changes.
   - Killed at any moment, it continues after its last committed entry.
 
-The TCP stream does not mark atomic operations. The relay commits the arrived whole entries as one operation,
-flushed before its clients see it. So a Header, Entry or Bookmark command to a relay may see part of a
-master's operation; a streaming client sees no difference.
+The TCP stream does not mark atomic operations, and the relay commits the arrived whole entries as one. So a
+Header, Entry or Bookmark command to a relay may see part of a master's operation; a streaming client sees no
+difference.
 
 Of the master's later updates the relay notices only those of the last entries. A truncated master is behind
 until it has grown again, and refused if it then has other entries.
-
-A thin shell around `follower.py`, `streamer.py` and `server.py`.
 
 Source: zkevm-data-streamer README, "STREAM RELAY"; datastream/README.md, "Following, and the relay".
 """

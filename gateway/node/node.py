@@ -93,8 +93,8 @@ class Node:
     """One node: `start` it, `stop` it; `broken` ends if it cannot go on.
 
     Args:
-        disk: the disk of the stream file; None: the real one.
-        limits: the limits that no setting changes; None: the defaults.
+        disk: of the stream file; None: the real one.
+        limits: those that no setting changes; None: the defaults.
 
     Raises:
         SettingError, LedgerKeyError: this node cannot do what the settings ask for.
@@ -150,7 +150,7 @@ class Node:
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """Ends with the error if the node cannot go on."""
+        """Ends with the error that stops the node."""
         return self.conductor.broken
 
     async def start(self) -> None:
@@ -197,7 +197,7 @@ class Node:
             self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
-        """Finish complete blocks, tell publishers, and close everything. A second call does nothing."""
+        """Finish complete blocks, tell publishers, and close everything; idempotent."""
         self.reporter.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
@@ -551,7 +551,7 @@ class Node:
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
-    """Report again and again how much too late the event loop ends a sleep."""
+    """Report how much too late the event loop ends a sleep."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + period_seconds
@@ -560,6 +560,5 @@ async def sample_lateness(late: Callable[[float], None], period_seconds: float =
 
 
 def _on_watch_done(task: asyncio.Task[None]) -> None:
-    """Log an error of ours that has ended a watch."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)

@@ -61,7 +61,7 @@ def first_number(settings: Settings) -> int | None:
 
 
 def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:
-    """Return what the node can do, by its settings and keys."""
+    """Return what the node can do."""
     return Abilities(
         verification_mode=settings.verification_mode,
         root_layout=settings.verification_root_layout,

@@ -1,13 +1,7 @@
 """The settings of a node: the one table behind options, files, variables and docs/settings.md.
 
-Each row of `Settings` gives the dotted name, the kind, the default, the unit and the help. The other forms
-follow from the name; a few flags have a shorter one:
-
-    dotted name     publish.max_block_bytes           verification.mode         grpc.address
-    attribute       publish_max_block_bytes           verification_mode         grpc_address
-    flag            --publish-max-block-bytes         --verify                  --grpc
-    environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
-    TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
+The other forms of a name (flag, variable, TOML key, attribute) follow from the dotted one; a few flags are
+shorter.
 
 `python -m sluice.gateway.settings.table` prints docs/settings.md; a test compares it with the page.
 
@@ -84,7 +78,7 @@ class Setting:
     flag: str
     """The long option, `--publish-max-block-bytes`."""
     former_name: str | None = None
-    """The dotted name of the last version, if it was another."""
+    """The dotted name of the last version."""
 
     @property
     def attribute(self) -> str:

@@ -116,11 +116,7 @@ class PageBlocks:
     # --- which they are -------------------------------------------------------------------------------------
 
     def of_page(self, page_number: int) -> BlocksOfPage | None:
-        """Return the blocks of a page, found on the pages around it; None: the store is empty.
-
-        Raises:
-            datastream.DatastreamError, OSError: those pages cannot be read.
-        """
+        """Return the blocks of a page, found on the pages around it; None: the store is empty."""
         streamer, last = self.streamer, self._store.last_number
         first = self._store.first_number
         if first is None or last is None:
@@ -166,7 +162,6 @@ class PageBlocks:
 
         Raises:
             LayoutError: the entry belongs to a block that differs from what was committed.
-            datastream.DatastreamError, OSError: it cannot be read.
         """
         page_number = self.streamer.page_of_entry(entry_number)
         if page_number == self._tail_page and entry_number < self._tail_end:
@@ -195,9 +190,6 @@ class PageBlocks:
 
         Other pages that these blocks fill get sums too. A wrong block makes its pages without a sum bad. A
         page beside a bad one cannot be proven.
-
-        Raises:
-            OSError: the disk cannot be read.
         """
         sums = self.streamer.sums
         with self._lock:
@@ -340,9 +332,7 @@ class PageBuilder:
     """Builds a page from its blocks, in order.
 
     Args:
-        page_number: of the page.
         origin: (offset, number) of the first entry of the first block, which may begin before the page.
-        layout: of the stream's blocks.
         network_entries: in the native layout, the entries of the network's stream before the first block.
         of_network: the page is of the network's stream.
     """
@@ -365,11 +355,7 @@ class PageBuilder:
         self._group.begin()
 
     def add(self, number: int, items: tuple[bytes, ...], root_hash: bytes) -> None:
-        """Add the next block.
-
-        Raises:
-            ItemError, LayoutError: it cannot be serialized.
-        """
+        """Add the next block. Raises ItemError or LayoutError."""
         group = self._group
         runs = None
         if self._layout == NATIVE_LAYOUT:

@@ -1,8 +1,5 @@
 """A stream file in runs of data pages, for many readers at once, while a node may append to it.
 
-    | header page | page 0 | page 1 | page 2 | page 3 | ...
-                  '------ run 0 ----'------ run 1 ----'
-
 A data page begins with an entry, whose head has its number; so a reader needs nothing before its run. What
 the header says is committed does not change; readers lock nothing and open no other file.
 Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
@@ -47,7 +44,6 @@ class PageRun:
     """Consecutive data pages of a file."""
 
     first_page: int
-    """0-based."""
     end_page: int
     """The page after the last."""
     first_number: int
@@ -66,7 +62,7 @@ class PagesReader:
 
     Raises:
         OSError: it cannot be opened.
-        StreamFileRefused: it is no stream file, or its header is wrong.
+        StreamFileRefused: its header is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +105,6 @@ class PagesReader:
         """Read page by page, from the beginning of a run to the end of the stream.
 
         Args:
-            run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
                 end at the latest; returns the entries, or raises PageFault.
 

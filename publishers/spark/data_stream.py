@@ -87,7 +87,7 @@ _KNOWN: Final = option_names(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The source's options, parsed and checked."""
+    """The source's options, checked."""
 
     decode: str = "entries"
     generation: Generation | None = None
@@ -176,7 +176,7 @@ class DataStreamReader(DataSourceReader):
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the file's pages into runs; raise OSError or StreamFileRefused."""
+        """Cut the pages into runs; raise OSError or StreamFileRefused."""
         with PagesReader(self._path) as pages:
             runs = pages.plan(self._options.partition_count)
         # Without a partition Spark would make one itself.
@@ -205,7 +205,7 @@ class DataStreamReader(DataSourceReader):
 
 
 class DataStreamTcpReader(NumberStreamReader):
-    """The reader of a server's stream; tries servers in the given order."""
+    """The reader of a server's stream; servers are tried in order."""
 
     def __init__(
         self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
@@ -232,7 +232,7 @@ class DataStreamTcpReader(NumberStreamReader):
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range of entries; each part is a connection."""
+        """Cut a range; each part is a connection."""
         return [EntryRange(*part) for part in cut_evenly(first, end, self._options.partition_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
