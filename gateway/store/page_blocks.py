@@ -19,12 +19,12 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sluice.datastream import DataStreamer
-from sluice.datastream.errors import PageDamaged
+from sluice.datastream.errors import PageNotServed
 from sluice.datastream.file.disk import drop_cached
 from sluice.datastream.file.operation import OperationGroup
 from sluice.datastream.file.page_sums import PageState, this_thread
@@ -105,6 +105,8 @@ class PageBlocks:
         self._store = store
         self.streamer = store.streamer
         """The stream whose pages these are."""
+        self.known_root: Callable[[int, int], bytes | None] = lambda number, entry_number: None
+        """Returns a block's proved root hash, by its number and that of its last entry; None: unknown."""
         self._lock = threading.RLock()
         self.streamer.sums.prove_with(self.prove)
         self._tail_page = self.streamer.sums.full_count
@@ -139,7 +141,7 @@ class PageBlocks:
         """Return (block number, entry number) of the blocks that begin on a page; none on a damaged one."""
         try:
             bookmarks = self.streamer.page_bookmarks(page_number)
-        except PageDamaged:
+        except PageNotServed:
             return []
         numbers = [(block_number_of(bookmark), entry_number) for bookmark, entry_number in bookmarks]
         return [(number, entry_number) for number, entry_number in numbers if number is not None]
@@ -197,7 +199,7 @@ class PageBlocks:
             try:
                 if not sums.has_sum(page_number) and sums.state(page_number) is not PageState.BAD:
                     self._prove(page_number)
-            except PageDamaged as error:
+            except PageNotServed as error:
                 log.warning("page cannot be proven", extra=fields(page=page_number, got=str(error)))
             finally:
                 this_thread.proves = before
@@ -255,7 +257,7 @@ class PageBlocks:
                 faults.append(_Fault(begun, entry.number + 1, str(error)))
                 break
             if stored is not None:
-                what = _fault_of(stored, previous)
+                what = _fault_of(stored, previous, self.known_root(stored.number, entry.number))
                 if what is not None:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1
@@ -295,8 +297,10 @@ class NetworkPages(PageBlocks):
         return self.streamer.sums.has_sum(page_number)
 
 
-def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
+def _fault_of(stored: StoredBlock, previous: bytes | None, known: bytes | None) -> str | None:
     """Return the fault in a block's number, root hash or link; None: it is right."""
+    if known not in (None, stored.root_hash):
+        return f"block {stored.number}: another root hash than was proved"
     summary, problem = summary_of(stored)
     if summary is None:
         return problem
