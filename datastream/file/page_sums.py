@@ -34,7 +34,7 @@ from sluice.datastream.file.disk import Disk, drop_cached, read_past_cache, writ
 from sluice.datastream.file.file_system import takes_direct_writes
 from sluice.datastream.file.page_index import PageIndex
 from sluice.datastream.file.pages import PageFault, walk_page
-from sluice.datastream.file.remote_pages import RemotePages
+from sluice.datastream.file.remote_pages import RemotePages, digest_of
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
@@ -337,47 +337,48 @@ class PageSums:
             raise bad.error(self._file.path)
 
     def _check_remote(self, page_number: int) -> None:
-        """Fetch a page, and compare its CRC32C.
+        """Fetch a page, and compare its digest; without one, have its blocks proved.
 
         Raises:
             PageNotLocal: nobody has it.
         """
         remote = self._file.remote
-        crc = remote.page(page_number).crc
         for _ in range(_FETCHES_MAX):
             remote.fetch(page_number)
-            try:
-                found = sum_of(remote.read(PAGE_SIZE, page_start(page_number)))
-            except PageUnchecked:  # it has left the cache again
-                continue
             if this_thread.proves:
                 return
-            if found == crc and not self.has_sum(page_number) and self.prover is None:
-                return
-            if found == crc and self._is_proved(page_number):
+            seen, expected = remote.evictions, remote.digest(page_number)
+            try:
+                found = digest_of(remote.read(PAGE_SIZE, page_start(page_number)))
+            except PageUnchecked:  # it has left the cache again
+                continue
+            if expected is None:
+                if self.prover is None:  # an opening
+                    return
+                self._prove_remote(page_number)
+                expected = remote.digest(page_number)
+            if found == expected and seen == remote.evictions:
                 with remote.lock:
                     if remote.is_cached(page_number) and page_number < len(self._states):
                         self._states[page_number] = _GOOD
                 return
-            remote.drop(page_number)
-        raise remote.error(page_number, "the cache does not keep it")
+            if found != expected and expected is not None:
+                remote.drop(page_number)
+        raise remote.error(page_number, "other bytes than it has, or more than the cache keeps")
 
-    def _is_proved(self, page_number: int) -> bool:
-        """Return whether a fetched page is still there and has a sum of ours, or gets one now.
+    def _prove_remote(self, page_number: int) -> None:
+        """Have the blocks on a page proved.
 
         Raises:
-            PageNotLocal: its blocks are not those that were proved.
+            PageNotLocal: they are not those that were proved.
         """
-        if self.has_sum(page_number):
-            return True
         assert self.prover is not None
         self._not_proved.pop(page_number, None)
         self.prover(page_number)
         words = self._not_proved.pop(page_number, None)
         if words is not None:
             self._file.remote.drop(page_number)
-            raise self._file.remote.error(page_number, f"the archive has {words}")
-        return self.has_sum(page_number)
+            raise self._file.remote.error(page_number, words)
 
     def release(self, begin: int, end: int) -> None:
         """Note that pages are given up, with `lock` held: readers fetch them from now on."""
@@ -417,7 +418,10 @@ class PageSums:
         return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
-        """Return whether a page has a sum."""
+        """Return whether a page has a sum; a given up one: a digest."""
+        remote = self._file.remote
+        if remote.holds(page_number):
+            return remote.digest(page_number) is not None
         return self._stored(page_number) is not None
 
     def _look_again(self, page_number: int) -> None:
@@ -514,10 +518,11 @@ class PageSums:
     def adopt(self, page_number: int, data: bytes) -> None:
         """Give a page without a sum the sum of these proven bytes."""
         with self.lock:
-            if page_number < len(self._states) and not self.has_sum(page_number):
+            if self._file.remote.holds(page_number) and self._notes is not None:
+                self._notes.put_all(self._file.remote.digest_note(page_number, data))
+            elif page_number < len(self._states) and not self.has_sum(page_number):
                 self._put(page_number, sum_of(data))
-                if not self._file.remote.holds(page_number):  # else it may have left the cache
-                    self._set(page_number, PageState.GOOD)
+                self._set(page_number, PageState.GOOD)
 
     # --- for the writer -----------------------------------------------------------------------------------
 

@@ -17,7 +17,11 @@ folios only.
 The bookmark folder keeps the mark and a record of each archived segment, which stands in for the heads of its
 pages:
 
-    SHA-256 of its pages, 32 bytes | for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C
+    SHA-256 of its pages, 32 bytes
+    for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its SHA-256
+
+Fetched bytes count only if they have that digest: an archive is not believed. A node that began with an
+archive has zeros there: it proves the blocks on a page once, and then keeps its digest under DIGEST_KEY.
 
 Source: docs/spec/archive.md.
 """
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import struct
 import tempfile
@@ -46,9 +51,11 @@ __all__ = [
     "ROOTS_KEY",
     "SEGMENT_KEY",
     "SEGMENT_PAGES",
+    "UNKNOWN_DIGEST",
     "ArchivedPage",
     "ArchivedSegment",
     "RemotePages",
+    "digest_of",
     "punch_pages",
 ]
 
@@ -68,7 +75,11 @@ GONE_DIGEST: Final = bytes(32)
 """In place of the digest of a segment that is in no archive: its pages are gone for good."""
 _U64: Final = struct.Struct(">Q")
 _MARK: Final = struct.Struct(">QQ")
-_PAGE: Final = struct.Struct(">QIII")
+DIGEST_KEY: Final = b"sluice/archived-page/"
+"""Then u64, its number: the digest of a page that was proved."""
+_PAGE: Final = struct.Struct(">QIII16s")
+UNKNOWN_DIGEST: Final = bytes(16)
+"""In place of the digest of a page that was not proved yet."""
 _DIGEST_SIZE: Final = 32
 _RECORDS_KEPT: Final = 256
 _PUNCH_HOLE: Final = 0x02 | 0x01
@@ -98,6 +109,11 @@ def punch_pages(fd: int, begin: int, end: int) -> None:
         punch(fd, stop - start, start)
 
 
+def digest_of(page: bytes) -> bytes:
+    """Return the digest of a page: 16 bytes of its SHA-256."""
+    return hashlib.sha256(page).digest()[:16]
+
+
 class ArchivedPage(NamedTuple):
     """A page in an archive."""
 
@@ -109,6 +125,8 @@ class ArchivedPage(NamedTuple):
     """Bytes of its frame in the segment's object."""
     crc: int
     """CRC32C of the page."""
+    digest: bytes = UNKNOWN_DIGEST
+    """`digest_of` it; zeros: it was not proved yet."""
 
 
 class ArchivedSegment(NamedTuple):
@@ -225,6 +243,22 @@ class RemotePages:
             PageNotLocal: its record is missing.
         """
         return self.segment(page_number).pages[page_number % SEGMENT_PAGES]
+
+    def digest(self, page_number: int) -> bytes | None:
+        """Return the digest that a page must have; None: it is to be proved.
+
+        Raises:
+            PageNotLocal: its record is missing.
+        """
+        digest = self.page(page_number).digest
+        if digest != UNKNOWN_DIGEST:
+            return digest
+        return self._get(DIGEST_KEY + _U64.pack(page_number))
+
+    @staticmethod
+    def digest_note(page_number: int, page: bytes) -> dict[bytes, bytes]:
+        """Return the note of a proved page."""
+        return {DIGEST_KEY + _U64.pack(page_number): digest_of(page)}
 
     def error(self, page_number: int, reason: str) -> PageNotLocal:
         """Return the error for the readers of a page."""

@@ -27,6 +27,8 @@ from sluice.gateway.blocks.stream_layout import bookmark_of
 
 __all__ = ["Archive", "ArchiveOptions", "ArchivedStream", "StoredBlocks"]
 
+CACHE_PAGES_MIN: Final = 64
+"""With fewer, a page might leave the cache before its reader comes."""
 RATE_SECONDS: Final = 600.0
 """Growth and progress are those of this time."""
 
@@ -114,7 +116,7 @@ class ArchivedStream:
         self._samples: deque[tuple[float, int, int]] = deque()
         """(time, full pages, archived pages)."""
         store = open_store(url, options.store)
-        streamer.remote.cache_pages_max = max(1, options.cache_bytes // PAGE_SIZE)
+        streamer.remote.cache_pages_max = max(CACHE_PAGES_MIN, options.cache_bytes // PAGE_SIZE)
         self.url = store.url
         self.reader = ArchiveReader(store, streamer)
         plan = UploaderPlan(

@@ -64,7 +64,7 @@ class ArchiveReader:
         self._streamer = streamer
         self._remote = remote = streamer.remote
         self._roots = lru_cache(ROOTS_KEPT)(self._read_roots)
-        self._run_pages_max = max(1, min(read_ahead_pages, remote.cache_pages_max // 4))
+        self._run_pages_max = max(1, min(read_ahead_pages, remote.cache_pages_max // 16))
         self._lock = threading.Lock()
         self._running: dict[int, _Run] = {}
         """By page."""

@@ -27,7 +27,13 @@ from google.protobuf.message import DecodeError
 
 from sluice.datastream.file.page_sums import sum_of
 from sluice.datastream.file.pages import walk_page
-from sluice.datastream.file.remote_pages import SEGMENT_PAGES, ArchivedPage, ArchivedSegment
+from sluice.datastream.file.remote_pages import (
+    SEGMENT_PAGES,
+    UNKNOWN_DIGEST,
+    ArchivedPage,
+    ArchivedSegment,
+    digest_of,
+)
 from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -210,11 +216,16 @@ class ArchivedBlock(NamedTuple):
 
 
 class Segment:
-    """A segment, from its name and its index."""
+    """A segment, from its name and its index.
 
-    def __init__(self, name: SegmentName, index: SegmentIndex) -> None:
+    Args:
+        digests: of its pages, where they were read.
+    """
+
+    def __init__(self, name: SegmentName, index: SegmentIndex, digests: Sequence[bytes] = ()) -> None:
         self.name = name
         self.index = index
+        self.digests = digests
 
     @property
     def first_page(self) -> int:
@@ -264,9 +275,10 @@ class Segment:
     @property
     def record(self) -> ArchivedSegment:
         """The record that a stream keeps of it."""
+        digests = self.digests or [UNKNOWN_DIGEST] * len(self.index.pages)
         pages = (
-            ArchivedPage(page.first_entry, page.data_end, page.frame_size, page.crc32c)
-            for page in self.index.pages
+            ArchivedPage(page.first_entry, page.data_end, page.frame_size, page.crc32c, digest)
+            for page, digest in zip(self.index.pages, digests, strict=True)
         )
         return ArchivedSegment(self.first_page, self.name.digest, tuple(pages))
 
@@ -292,6 +304,7 @@ class SegmentBuilder:
         self._compressor = _compressor()
         self._frames: list[bytes] = []
         self._digest = hashlib.sha256()
+        self._page_digests: list[bytes] = []
         self._index = SegmentIndex(format=FORMAT, first_page=first_page)
         self._block_begin = block_begin
 
@@ -308,6 +321,7 @@ class SegmentBuilder:
         assert len(page) == PAGE_SIZE
         walk = walk_page(page, first_number)
         self._digest.update(page)
+        self._page_digests.append(digest_of(page))
         frame = self._compressor.compress(page)
         self._frames.append(frame)
         self._index.pages.append(
@@ -347,7 +361,9 @@ class SegmentBuilder:
         index = self._index.SerializeToString(deterministic=True)
         index_frame = _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(index)) + index
         trailer = _TRAILER.pack(_SKIPPABLE_MAGIC, _TRAILER.size - 8, len(index_frame), _TRAILER_MARK)
-        return Segment(self.name, self._index), b"".join((*self._frames, index_frame, trailer))
+        return Segment(self.name, self._index, self._page_digests), b"".join(
+            (*self._frames, index_frame, trailer)
+        )
 
 
 def _compressor() -> zstandard.ZstdCompressor:

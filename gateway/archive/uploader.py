@@ -266,6 +266,7 @@ def verify_segment(store: ArchiveStore, segment: Segment, written: bytes | None 
         return segment
     found = read_index(segment.name, data[-index_size(data[-TRAILER_SIZE:], where) :], len(data), where)
     digest = hashlib.sha256()
+    found.digests = segment.digests
     for page in found.pages_of(data, found.first_page, len(found.index.pages), where):
         digest.update(page)
     if digest.digest() != segment.name.digest:

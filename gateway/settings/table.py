@@ -785,7 +785,7 @@ class Settings:
     )
     archive_cache_bytes: int = row(
         "archive.cache_bytes",
-        Size(MIB, _U64_MAX),
+        Size(64 * MIB, _U64_MAX),
         GIB,
         "Room on the disk for archived pages that readers ask for.",
         unit="bytes",

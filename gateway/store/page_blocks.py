@@ -206,16 +206,18 @@ class PageBlocks:
         return sums.has_sum(page_number)
 
     def _prove(self, page_number: int) -> None:
-        sums = self.streamer.sums
+        sums, seen = self.streamer.sums, self.streamer.remote.evictions
         faults, begin, proven_end = self._look(page_number)
+        faulty: set[int] = set()
         for fault in faults:
+            faulty.update(self._pages(fault.first_entry, fault.entries_end))
             for page in self._pages(fault.first_entry, fault.entries_end):
                 if not sums.has_sum(page):
                     sums.found_fault(page, PageFault(fault.first_entry, 0, fault.what, "what was committed"))
-        for page in self._pages(begin, proven_end):
+        for page in sorted(set(self._pages(begin, proven_end)) - faulty):
             first, end = sums.entry_range(page)
             if begin <= first and end <= proven_end and page not in sums.bad and not sums.has_sum(page):
-                self._adopt(page)
+                self._adopt(page, seen)
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
         if first_entry >= entries_end:
@@ -224,9 +226,11 @@ class PageBlocks:
         end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
         return range(streamer.page_of_entry(first_entry), end)
 
-    def _adopt(self, page_number: int) -> None:
+    def _adopt(self, page_number: int, seen: int) -> None:
         streamer = self.streamer
         data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
+        if streamer.remote.holds(page_number) and streamer.remote.evictions != seen:
+            return  # it may have been fetched again since its blocks were read
         position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
         if data.count(0, position) != PAGE_SIZE - position:
             fault = PageFault(0, position, "padding that is not all zeros", "zeros")

@@ -59,7 +59,7 @@ async def test_readers_get_what_is_only_in_the_archive(folder: Path, tmp_path: P
     archive = {
         "archive_url": f"file://{tmp_path}/archive",
         "archive_local_bytes": 64 * MIB,
-        "archive_cache_bytes": 16 * MIB,
+        "archive_cache_bytes": 64 * MIB,
     }
     blocks = list(blocks_of_a_page())
     async with running_node(folder, **archive) as node, wire_to(node) as wire:
@@ -73,7 +73,7 @@ async def test_readers_get_what_is_only_in_the_archive(folder: Path, tmp_path: P
         assert await reader.rest() == [*blocks, "SUCCESS"]
         for number in (0, 77, BLOCKS - 1):
             assert list((await wire.get_block(number)).block.items) == list(blocks[number].items)
-        assert 0 < streamer.remote.cached_count <= 16
+        assert 0 < streamer.remote.cached_count <= 64
         assert node.store.root_hash_at(3) == verified(blocks[3]).root_hash
         assert not [finding for finding in node.reporter.report().findings if "archive" in finding.text]
     async with running_node(folder, **archive) as node:
@@ -109,7 +109,7 @@ async def test_a_store_that_is_away_is_an_answer_and_local_pages_are_served(
 async def test_a_new_node_begins_with_the_archive_and_proves_what_it_serves(
     folder: Path, tmp_path: Path
 ) -> None:
-    archive = {"archive_url": f"file://{tmp_path}/archive", "archive_cache_bytes": 16 * MIB}
+    archive = {"archive_url": f"file://{tmp_path}/archive", "archive_cache_bytes": 64 * MIB}
     async with running_node(folder, **archive) as node:
         await until(lambda: node.store.streamer.remote.archived_pages == ARCHIVED_PAGES)
         expected = list(node.store.streamer.read_entries(0))
