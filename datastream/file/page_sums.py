@@ -34,7 +34,7 @@ from sluice.datastream.file.disk import Disk, drop_cached, read_past_cache, writ
 from sluice.datastream.file.file_system import takes_direct_writes
 from sluice.datastream.file.page_index import PageIndex
 from sluice.datastream.file.pages import PageFault, walk_page
-from sluice.datastream.file.remote_pages import RemotePages, digest_of
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
@@ -348,9 +348,8 @@ class PageSums:
             if this_thread.proves:
                 return
             seen, expected = remote.evictions, remote.digest(page_number)
-            try:
-                found = digest_of(remote.read(PAGE_SIZE, page_start(page_number)))
-            except PageUnchecked:  # it has left the cache again
+            found = remote.cached_digest(page_number)
+            if found is None:  # it has left the cache again
                 continue
             if expected is None:
                 if self.prover is None:  # an opening

@@ -174,7 +174,8 @@ class RemotePages:
         """Held to change what is cached, and to hand cached bytes to a socket. No lock is taken inside."""
         self.evictions = 0
         """Pages that have left the cache. A reader compares it before and after."""
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached: OrderedDict[int, bytes] = OrderedDict()
+        """Page -> digest of its bytes."""
         self._file: BufferedRandom | None = None
         self._get = get
         mark = get(ARCHIVE_KEY)
@@ -200,6 +201,10 @@ class RemotePages:
     def is_cached(self, page_number: int) -> bool:
         """Return whether a given up page is in the cache."""
         return page_number in self._cached
+
+    def cached_digest(self, page_number: int) -> bytes | None:
+        """Return the digest of a page in the cache; None: it is not there."""
+        return self._cached.get(page_number)
 
     @property
     def cached_count(self) -> int:
@@ -282,11 +287,12 @@ class RemotePages:
             raise self.error(page_number, "one from the archive, which this program was not given")
 
     def put(self, page_number: int, data: bytes) -> None:
-        """Put the bytes of a page into the cache. The caller has compared them with the page's CRC32C.
+        """Put bytes into the cache as those of a page; its readers compare the digest.
 
         Raises:
             OSError: the disk is full, or refuses.
         """
+        digest = digest_of(data)
         with self.lock:
             if page_number in self._cached:
                 return
@@ -300,7 +306,7 @@ class RemotePages:
                 while self._cached:  # the room of all others
                     self.drop(next(iter(self._cached)))
                 self._write(page_number, data)
-            self._cached[page_number] = None
+            self._cached[page_number] = digest
 
     def _write(self, page_number: int, data: bytes) -> None:
         if self._file is None:

@@ -3,9 +3,8 @@
     miss    one range read of a run of pages; who asks for one of them meanwhile waits for that read
     hit     of a reader who reads on: the next run is read ahead, in a thread
 
-Runs of one reader double, up to READ_AHEAD_PAGES, and end with the segment. Whatever comes is compared with
-the CRC32C in the segment's record, which the stream made from its own page, or proved when it began from the
-archive.
+Runs of one reader double, up to READ_AHEAD_PAGES, and end with the segment. `PageSums` compares each page with
+the digest that the stream made of its own page, or has the page's blocks proved.
 
 Source: docs/archive.md.
 """
@@ -21,7 +20,7 @@ from typing import Final
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import PageNotLocal
-from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES
+from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES, UNKNOWN_DIGEST
 from sluice.gateway.archive.beginning import read_segment_index, roots_digest
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
@@ -189,7 +188,8 @@ class ArchiveReader:
         for page_number in run.pages:
             page = segment.pages[page_number - segment.first_page]
             where = f"{self._store.address(name)}: page {page_number}"
-            data = decode_page(frames[begin : begin + page.frame_size], page.crc, where)
+            crc = page.crc if page.digest == UNKNOWN_DIGEST else None
+            data = decode_page(frames[begin : begin + page.frame_size], crc, where)
             begin += page.frame_size
             remote.put(page_number, data)
             self.pages_read += 1
