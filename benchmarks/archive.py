@@ -19,7 +19,7 @@ from benchmarks.measuring import Rows, print_rows, running
 from benchmarks.tcp_processes import receive
 from sluice.datastream import DataStreamer
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
-from sluice.gateway.archive.archive import Archive, ArchiveOptions
+from sluice.gateway.archive.archive import ArchiveOptions, Archives
 from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.objects import StoreOptions, open_store
 from sluice.gateway.archive.reader import READ_AHEAD_PAGES
@@ -53,7 +53,7 @@ def _archive(path: Path, url: str) -> float:
     with DataStreamer.open(path) as streamer:
         streamer.start_atomic_op()
         streamer.commit_atomic_op()  # flushes
-        (stream,) = Archive(options, [streamer], None, lambda: True).streams
+        (stream,) = Archives(options, [streamer], None, lambda: True).streams
         begun = time.perf_counter()
         while stream.uploader.step():
             pass

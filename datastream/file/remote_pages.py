@@ -53,8 +53,8 @@ __all__ = [
     "SEGMENT_PAGES",
     "UNKNOWN_DIGEST",
     "ArchivedPage",
-    "ArchivedSegment",
     "RemotePages",
+    "SegmentRecord",
     "digest_of",
     "punch_pages",
 ]
@@ -129,7 +129,7 @@ class ArchivedPage(NamedTuple):
     """`digest_of` it; zeros: it was not proved yet."""
 
 
-class ArchivedSegment(NamedTuple):
+class SegmentRecord(NamedTuple):
     """The record of a segment."""
 
     first_page: int
@@ -147,7 +147,7 @@ class ArchivedSegment(NamedTuple):
         return self.digest + b"".join(_PAGE.pack(*page) for page in self.pages)
 
     @classmethod
-    def decode(cls, first_page: int, data: bytes | None) -> ArchivedSegment | None:
+    def decode(cls, first_page: int, data: bytes | None) -> SegmentRecord | None:
         """Read a record; None: it is missing, or none."""
         if data is None or len(data) != _DIGEST_SIZE + SEGMENT_PAGES * _PAGE.size:
             return None
@@ -216,7 +216,7 @@ class RemotePages:
         return {ARCHIVE_KEY: _MARK.pack(archived_pages, end)}
 
     @staticmethod
-    def note_of(segment: ArchivedSegment) -> dict[bytes, bytes]:
+    def note_of(segment: SegmentRecord) -> dict[bytes, bytes]:
         """Return the note of a segment's record."""
         return {SEGMENT_KEY + _U64.pack(segment.first_page): segment.encode()}
 
@@ -224,9 +224,9 @@ class RemotePages:
         first_page = page_number - page_number % SEGMENT_PAGES
         return first_page, self._get(SEGMENT_KEY + _U64.pack(first_page))
 
-    def _segment(self, page_number: int) -> ArchivedSegment:
+    def _segment(self, page_number: int) -> SegmentRecord:
         """Raises PageNotLocal."""
-        segment = ArchivedSegment.decode(*self._note(page_number))
+        segment = SegmentRecord.decode(*self._note(page_number))
         if segment is None:
             raise self.error(page_number, "the record of its segment is missing in the bookmark folder")
         return segment
@@ -267,7 +267,7 @@ class RemotePages:
 
     def error(self, page_number: int, reason: str) -> PageNotLocal:
         """Return the error for the readers of a page."""
-        record = ArchivedSegment.decode(*self._note(page_number))
+        record = SegmentRecord.decode(*self._note(page_number))
         number = 0 if record is None else record.pages[page_number % SEGMENT_PAGES].first_number
         return PageNotLocal(self.path, page_number, number, reason)
 

@@ -36,7 +36,7 @@ from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
 from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
-from sluice.datastream.file.remote_pages import ArchivedSegment, RemotePages, punch_pages
+from sluice.datastream.file.remote_pages import RemotePages, SegmentRecord, punch_pages
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
 from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader, pages_used
@@ -373,7 +373,7 @@ class DataStreamer:
         """The pages that are archived, and those that the file has given up."""
         return self._file.remote
 
-    def note_archived(self, segment: ArchivedSegment) -> None:
+    def note_archived(self, segment: SegmentRecord) -> None:
         """Note that an archive has the next segment; on disk on return. It never changes from now on.
 
         Raises:

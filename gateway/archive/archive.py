@@ -25,7 +25,7 @@ from sluice.gateway.archive.state import ArchiveState, room_ends
 from sluice.gateway.archive.uploader import Uploader, UploaderPlan
 from sluice.gateway.blocks.stream_layout import bookmark_of
 
-__all__ = ["Archive", "ArchiveOptions", "ArchivedStream", "StoredBlocks"]
+__all__ = ["ArchiveOptions", "ArchivedStream", "Archives", "StoredBlocks"]
 
 CACHE_PAGES_MIN: Final = 64
 """With fewer, a page might leave the cache before its reader comes."""
@@ -52,7 +52,7 @@ class StoredBlocks(NamedTuple):
     layout: int | None
 
 
-class Archive:
+class Archives:
     """The archive of a node's streams.
 
     Args:

@@ -45,8 +45,8 @@ from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
     STREAM_NAME,
-    Segment,
     SegmentName,
+    SegmentObject,
     StreamDescription,
     index_size,
     read_index,
@@ -159,7 +159,7 @@ def segment_names(store: ArchiveStore) -> list[SegmentName]:
     return names
 
 
-def read_segment_index(store: ArchiveStore, name: SegmentName) -> Segment:
+def read_segment_index(store: ArchiveStore, name: SegmentName) -> SegmentObject:
     """Read the index of a segment.
 
     Raises:
@@ -175,9 +175,9 @@ def read_segment_index(store: ArchiveStore, name: SegmentName) -> Segment:
     return read_index(name, data, tail.object_size, where)
 
 
-def _all_indexes(store: ArchiveStore, go_on: Callable[[], None]) -> list[Segment]:
+def _all_indexes(store: ArchiveStore, go_on: Callable[[], None]) -> list[SegmentObject]:
     names = segment_names(store)
-    segments: list[Segment] = []
+    segments: list[SegmentObject] = []
     with ThreadPoolExecutor(THREADS, "archive-index") as threads:
         try:
             for segment in threads.map(lambda name: read_segment_index(store, name), names):
@@ -193,7 +193,7 @@ def _all_indexes(store: ArchiveStore, go_on: Callable[[], None]) -> list[Segment
     return segments
 
 
-def _check_order(store: ArchiveStore, before: Sequence[Segment], segment: Segment) -> None:
+def _check_order(store: ArchiveStore, before: Sequence[SegmentObject], segment: SegmentObject) -> None:
     """Raises ArchiveDamaged if a segment does not continue the ones before."""
     where = store.address(segment_name(*segment.name))
     expected = before[-1].entries_end if before else 0
@@ -205,7 +205,7 @@ def _check_order(store: ArchiveStore, before: Sequence[Segment], segment: Segmen
         raise ArchiveDamaged("first block that ends here", got, str(following), where)
 
 
-def roots_digest(segment: Segment) -> bytes:
+def roots_digest(segment: SegmentObject) -> bytes:
     """Return the digest by which a folder knows the proved root hashes of a segment's blocks."""
     digest = hashlib.sha256()
     for block in segment.index.blocks:
@@ -216,7 +216,9 @@ def roots_digest(segment: Segment) -> bytes:
 # --- writing the folder -------------------------------------------------------------------------------------
 
 
-def _write(path: Path, store: ArchiveStore, stream: StreamDescription, segments: Sequence[Segment]) -> None:
+def _write(
+    path: Path, store: ArchiveStore, stream: StreamDescription, segments: Sequence[SegmentObject]
+) -> None:
     last = segments[-1]
     pages = dict(_fetched(store, last))
     totals = _end_of_last_block(store, last, pages)
@@ -251,7 +253,7 @@ def _second_entry(page: bytes) -> int:
 
 
 def _fetched(
-    store: ArchiveStore, segment: Segment, count: int = SEGMENT_PAGES
+    store: ArchiveStore, segment: SegmentObject, count: int = SEGMENT_PAGES
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (number, page) of a segment's first pages."""
     name = segment_name(*segment.name)
@@ -261,7 +263,7 @@ def _fetched(
     yield from enumerate(pages, segment.first_page)
 
 
-def _end_of_last_block(store: ArchiveStore, segment: Segment, pages: Mapping[int, bytes]) -> Committed:
+def _end_of_last_block(store: ArchiveStore, segment: SegmentObject, pages: Mapping[int, bytes]) -> Committed:
     """Return the totals of the stream that ends with the last block of a segment; compare its blocks."""
     found: list[tuple[int, bytes]] = []
     totals = Committed(HEADER_PAGE_SIZE, 0)
@@ -286,7 +288,7 @@ def _end_of_last_block(store: ArchiveStore, segment: Segment, pages: Mapping[int
     return totals
 
 
-def _chain_of(segments: Sequence[Segment]) -> Chain:
+def _chain_of(segments: Sequence[SegmentObject]) -> Chain:
     chain = Chain(0)
     for segment in segments:
         for block in segment.index.blocks:
@@ -294,7 +296,7 @@ def _chain_of(segments: Sequence[Segment]) -> Chain:
     return chain
 
 
-def _write_index(path: Path, file: StreamFile, segments: Sequence[Segment]) -> None:
+def _write_index(path: Path, file: StreamFile, segments: Sequence[SegmentObject]) -> None:
     total_entries = file.committed.total_entries
     archived_pages = segments[-1].first_page
     index = BookmarkIndex(path)

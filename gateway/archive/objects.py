@@ -27,7 +27,7 @@ from sluice.gateway.errors import Fatal
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["ArchiveStore", "StoreOptions", "Tail", "open_store"]
+__all__ = ["ArchiveStore", "ObjectTail", "StoreOptions", "open_store"]
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _RETRY_SECONDS: Final = 10.0
@@ -48,7 +48,7 @@ class StoreOptions:
     """Longest retrying of one call."""
 
 
-class Tail(NamedTuple):
+class ObjectTail(NamedTuple):
     """The end of an object."""
 
     data: bytes
@@ -110,7 +110,7 @@ class ArchiveStore:
         with self._errors(name):
             return bytes(obstore.get_range(self._store, name, start=offset, end=end))
 
-    def get_tail(self, name: str, size: int) -> Tail:
+    def get_tail(self, name: str, size: int) -> ObjectTail:
         """Read the last bytes of an object, fewer of a shorter one.
 
         Raises:
@@ -120,7 +120,7 @@ class ArchiveStore:
 
         with self._errors(name):
             got = obstore.get(self._store, name, options={"range": {"suffix": size}})
-            return Tail(bytes(got.bytes()), got.meta["size"])
+            return ObjectTail(bytes(got.bytes()), got.meta["size"])
 
     def names(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Yield the names of the objects in a folder, in order, behind a name.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
-from sluice.datastream.file.remote_pages import GONE_DIGEST, SEGMENT_PAGES, ArchivedPage, ArchivedSegment
+from sluice.datastream.file.remote_pages import GONE_DIGEST, SEGMENT_PAGES, ArchivedPage, SegmentRecord
 from sluice.datastream.layout import PAGE_SIZE, page_start
 from sluice.gateway.logs import fields
 
@@ -103,7 +103,7 @@ class Retention:
             end = min(end, streamer.page_of_entry(window.keeps_from()))
         return max(end, 0)
 
-    def _record(self, first_page: int) -> ArchivedSegment | None:
+    def _record(self, first_page: int) -> SegmentRecord | None:
         """Return the record of a segment that goes; None: it is not full, or may still change."""
         streamer, limit = self._streamer, self._window.entries_end
         end_page = first_page + SEGMENT_PAGES
@@ -120,4 +120,4 @@ class Retention:
             )
             for page_number in range(first_page, end_page)
         )
-        return ArchivedSegment(first_page, GONE_DIGEST, tuple(pages))
+        return SegmentRecord(first_page, GONE_DIGEST, tuple(pages))

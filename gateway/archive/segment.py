@@ -31,7 +31,7 @@ from sluice.datastream.file.remote_pages import (
     SEGMENT_PAGES,
     UNKNOWN_DIGEST,
     ArchivedPage,
-    ArchivedSegment,
+    SegmentRecord,
     digest_of,
 )
 from sluice.datastream.layout import (
@@ -54,9 +54,9 @@ __all__ = [
     "STREAM_NAME",
     "TRAILER_SIZE",
     "ArchivedBlock",
-    "Segment",
     "SegmentBuilder",
     "SegmentName",
+    "SegmentObject",
     "StreamDescription",
     "compressed_header",
     "decode_page",
@@ -215,7 +215,7 @@ class ArchivedBlock(NamedTuple):
     root_hash: bytes
 
 
-class Segment:
+class SegmentObject:
     """A segment, from its name and its index.
 
     Args:
@@ -273,14 +273,14 @@ class Segment:
             yield decode_page(frames[offset:end], crc, f"{where}: page {number}")
 
     @property
-    def record(self) -> ArchivedSegment:
+    def record(self) -> SegmentRecord:
         """The record that a stream keeps of it."""
         digests = self.digests or [UNKNOWN_DIGEST] * len(self.index.pages)
         pages = (
             ArchivedPage(page.first_entry, page.data_end, page.frame_size, page.crc32c, digest)
             for page, digest in zip(self.index.pages, digests, strict=True)
         )
-        return ArchivedSegment(self.first_page, self.name.digest, tuple(pages))
+        return SegmentRecord(self.first_page, self.name.digest, tuple(pages))
 
     @property
     def blocks(self) -> Iterator[ArchivedBlock]:
@@ -356,12 +356,12 @@ class SegmentBuilder:
         """The name of the segment."""
         return SegmentName(self.first_page, self._digest.digest())
 
-    def finish(self) -> tuple[Segment, bytes]:
+    def finish(self) -> tuple[SegmentObject, bytes]:
         """Return the segment, and its object."""
         index = self._index.SerializeToString(deterministic=True)
         index_frame = _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(index)) + index
         trailer = _TRAILER.pack(_SKIPPABLE_MAGIC, _TRAILER.size - 8, len(index_frame), _TRAILER_MARK)
-        return Segment(self.name, self._index, self._page_digests), b"".join(
+        return SegmentObject(self.name, self._index, self._page_digests), b"".join(
             (*self._frames, index_frame, trailer)
         )
 
@@ -409,7 +409,7 @@ def index_size(tail: bytes, where: str) -> int:
     raise ArchiveDamaged("segment", f"{tail[-TRAILER_SIZE:].hex()} at its end", "its trailer", where)
 
 
-def read_index(name: SegmentName, tail: bytes, object_size: int, where: str) -> Segment:
+def read_index(name: SegmentName, tail: bytes, object_size: int, where: str) -> SegmentObject:
     """Return a segment, from the end of its object.
 
     Args:
@@ -430,7 +430,7 @@ def read_index(name: SegmentName, tail: bytes, object_size: int, where: str) -> 
     except DecodeError as error:
         raise ArchiveDamaged("index", str(error), "a SegmentIndex", where) from None
     fault = _fault_of(index, name.first_page)
-    segment = Segment(name, index)
+    segment = SegmentObject(name, index)
     if fault is None and segment.frame_places[-1] + size != object_size:
         fault = f"{segment.frame_places[-1] + size} bytes", f"{object_size}, the size of the object"
     if fault is not None:

@@ -30,8 +30,8 @@ from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
     STREAM_NAME,
     TRAILER_SIZE,
-    Segment,
     SegmentBuilder,
+    SegmentObject,
     StreamDescription,
     compressed_header,
     header_name,
@@ -199,7 +199,7 @@ class Uploader:
             raise ArchiveDamaged("stream", str(theirs), f"{ours}, this node's stream", where)
         self._is_described = True
 
-    def _build(self, first_page: int) -> tuple[Segment, bytes]:
+    def _build(self, first_page: int) -> tuple[SegmentObject, bytes]:
         streamer, begin = self._streamer, self._plan.block_begin
         first_number = streamer.sums.first_number(first_page)
         builder = SegmentBuilder(first_page, None if begin is None else begin(first_number))
@@ -213,7 +213,7 @@ class Uploader:
     def _names(self, first_page: int) -> list[str]:
         return [name for name in self._store.names(segment_prefix(first_page)) if segment_of(name)]
 
-    def _look_for_others(self, segment: Segment) -> None:
+    def _look_for_others(self, segment: SegmentObject) -> None:
         """Raises ArchiveDamaged if the archive has other pages in place of these."""
         ours = segment_name(*segment.name)
         others = [name for name in self._names(segment.first_page) if name != ours]
@@ -244,7 +244,9 @@ class Uploader:
         return streamer.release_pages(end) > before
 
 
-def verify_segment(store: ArchiveStore, segment: Segment, written: bytes | None = None) -> Segment:
+def verify_segment(
+    store: ArchiveStore, segment: SegmentObject, written: bytes | None = None
+) -> SegmentObject:
     """Read a segment back, and compare it; return it as it is in the store, perhaps with other frames.
 
     Args:

@@ -21,7 +21,7 @@ from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.layout import U64_MAX
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.addresses import parse_addresses
-from sluice.gateway.archive.archive import Archive, ArchiveOptions
+from sluice.gateway.archive.archive import ArchiveOptions, Archives
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import AddressError, TlsError
@@ -241,7 +241,7 @@ def archived(options: ArchiveOptions | None, streamer: DataStreamer, *, uploads:
     if options is None:
         yield
         return
-    archive = Archive(options, [streamer], None, lambda: uploads)
+    archive = Archives(options, [streamer], None, lambda: uploads)
     if uploads:
         archive.start()
     try:

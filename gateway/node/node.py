@@ -27,7 +27,7 @@ from sluice.datastream.errors import AddressUnavailable, PageDamaged
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.server.descriptors import descriptors_max
 from sluice.gateway.addresses import Address
-from sluice.gateway.archive.archive import Archive, ArchiveOptions, StoredBlocks
+from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
 from sluice.gateway.archive.beginning import begin_from_archive
 from sluice.gateway.archive.objects import open_store
 from sluice.gateway.archive.retention import Retention, Window
@@ -134,7 +134,7 @@ class Node:
         self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
         self._pages: list[PageBlocks]
-        self._archive: Archive | None
+        self._archive: Archives | None
         self._healers: list[Healer]
         """Of the stream of blocks, and in the native layout of the network's stream."""
         self._checks: ProofChecks
@@ -463,7 +463,7 @@ class Node:
                 return self.keeper.phase is Phase.ACTIVE
             return settings.archive_upload == "always"
 
-        self._archive = Archive(options, self.store.streamers, blocks, uploads)
+        self._archive = Archives(options, self.store.streamers, blocks, uploads)
         self._cleanup.push_async_callback(asyncio.to_thread, self._archive.close)
 
     def _make_subscribe_service(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from sluice.datastream import StreamServer
 from sluice.gateway import __version__
 from sluice.gateway.addresses import Address
-from sluice.gateway.archive.archive import Archive
+from sluice.gateway.archive.archive import Archives
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
@@ -62,7 +62,7 @@ class NodeReporter:
         door_notes: Sequence[DoorNotes],
         healers: Sequence[Healer],
         processor: ProcessorWatch,
-        archive: Archive | None = None,
+        archive: Archives | None = None,
         health_check_seconds: float = HEALTH_CHECK_SECONDS,
         publishers_shown: int = PUBLISHERS_SHOWN,
     ) -> None:

@@ -20,7 +20,7 @@ from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions, open_store
-from sluice.gateway.archive.segment import STREAM_NAME, Segment, StreamDescription, segment_name
+from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription, segment_name
 from sluice.publishers.sources.stream_runs import PagesReader
 
 __all__ = ["ArchivePagesReader", "is_archive"]
@@ -67,7 +67,7 @@ class ArchivePagesReader(PagesReader):
         """Archived pages."""
         return len(self._names) * SEGMENT_PAGES
 
-    def _read_index(self, place: int) -> Segment:
+    def _read_index(self, place: int) -> SegmentObject:
         return read_segment_index(self._store, self._names[place])
 
     def _first_number(self, page_number: int) -> int:

@@ -25,7 +25,7 @@ from sluice.datastream.file.remote_pages import (
     FOLIO_BYTES,
     SEGMENT_PAGES,
     ArchivedPage,
-    ArchivedSegment,
+    SegmentRecord,
     digest_of,
 )
 from sluice.datastream.layout import PAGE_SIZE, Entry, page_start
@@ -61,10 +61,10 @@ def page_of(streamer: DataStreamer, page_number: int) -> bytes:
     return streamer.read_bytes(PAGE_SIZE, page_start(page_number))
 
 
-def record(streamer: DataStreamer, first_page: int) -> ArchivedSegment:
+def record(streamer: DataStreamer, first_page: int) -> SegmentRecord:
     pages = range(first_page, first_page + SEGMENT_PAGES)
     digest = hashlib.sha256(b"".join(page_of(streamer, page) for page in pages)).digest()
-    return ArchivedSegment(
+    return SegmentRecord(
         first_page,
         digest,
         tuple(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.gateway.archive.archive import Archive, ArchiveOptions, StoredBlocks
+from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item
@@ -51,7 +51,7 @@ def archive(folder: Path, place: Path, local_bytes: int = 0) -> None:
     store = BlockStore.open(folder)
     options = ArchiveOptions(f"file://{place}", StoreOptions(), local_bytes, 0, 1 << 30)
     blocks = StoredBlocks(store.first_number, store.last_number, store.layout)
-    stream = Archive(options, store.streamers, lambda: blocks, lambda: True).streams[0]
+    stream = Archives(options, store.streamers, lambda: blocks, lambda: True).streams[0]
     while stream.uploader.step():
         pass
     stream.reader.close()

@@ -14,8 +14,8 @@ from sluice.datastream.file.page_sums import sum_of
 from sluice.gateway.api import node_pb2
 from sluice.gateway.archive.segment import (
     TRAILER_SIZE,
-    Segment,
     SegmentName,
+    SegmentObject,
     index_size,
     read_index,
     segment_name,
@@ -49,7 +49,9 @@ def segments(place: Path) -> list[Path]:
     return sorted((place / "segments").iterdir())
 
 
-def change(path: Path, index_of: Callable[[Segment], None], pages: dict[int, bytes] | None = None) -> None:
+def change(
+    path: Path, index_of: Callable[[SegmentObject], None], pages: dict[int, bytes] | None = None
+) -> None:
     """Write a segment that is consistent in itself, with another index or other pages."""
     data = path.read_bytes()
     name = segment_of(f"segments/{path.name}")
@@ -85,7 +87,7 @@ def page_of(path: Path, place: int) -> bytes:
     return next(segment.pages_of(data[begin:end], segment.first_page + place, 1, ""))
 
 
-def nothing(segment: Segment) -> None:
+def nothing(segment: SegmentObject) -> None:
     """Leave the index."""
 
 
@@ -106,14 +108,14 @@ def two_names(place: Path) -> None:
 
 
 def another_root(place: Path) -> None:
-    def index_of(segment: Segment) -> None:
+    def index_of(segment: SegmentObject) -> None:
         segment.index.blocks[3].root_hash = bytes(48)
 
     change(segments(place)[0], index_of)
 
 
 def another_entry(place: Path) -> None:
-    def index_of(segment: Segment) -> None:
+    def index_of(segment: SegmentObject) -> None:
         for page in segment.index.pages:
             page.first_entry += 1
 
