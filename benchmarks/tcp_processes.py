@@ -1,7 +1,7 @@
 """The processes of the TCP benchmarks: our server, a bare loop in its place, and the clients.
 
-    python -m benchmarks.tcp_processes serve PATH [name=value …] [ARCHIVE]   our server; ServerLimits by name,
-                                                                             a cache of 64 MiB
+    python -m benchmarks.tcp_processes serve PATH [name=value …] [ARCHIVE]
+                                                                   our server; ServerLimits by name
     python -m benchmarks.tcp_processes bare PATH CHUNK             `sendfile` only, at most CHUNK bytes a call
     python -m benchmarks.tcp_processes receive PORT COUNT SIZE REQUEST
     python -m benchmarks.tcp_processes serve_tls PATH CERTIFICATE KEY

@@ -605,6 +605,21 @@ class PageSums:
             self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
             return ScrubResult.BAD
 
+    def confirm(self, page_number: int, crc: int) -> None:
+        """Compare the CRC32C of bytes that were read from a page with its sum; look again if they differ.
+
+        Raises:
+            PageDamaged: the page does not fit.
+        """
+        expected = self._stored(page_number)
+        if expected not in (None, crc):
+            self._look_again(page_number)
+            bad = self.bad.get(page_number)
+            found = f"CRC32C {crc:08x}"
+            raise (
+                bad or BadPage(page_number, *self.entry_range(page_number), found, f"{expected:08x}")
+            ).error(self._file.path)
+
     def recheck(self, page_number: int) -> bool:
         """Check a bad page again; return whether it is good now."""
         with self.lock:

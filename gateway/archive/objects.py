@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
@@ -68,8 +68,8 @@ class ArchiveStore:
         """Return the URL of an object, for messages."""
         return f"{self.url}/{name}"
 
-    def put_new(self, name: str, data: bytes) -> bool:
-        """Write an object; return False, and change nothing, if there is one of that name.
+    def put_new(self, name: str, data: bytes | IO[bytes]) -> bool:
+        """Write an object, from bytes or a file; return False, and change nothing, if there is one of that name.
 
         Raises:
             ArchiveUnavailable: the store did not take it, or nobody knows whether it did.

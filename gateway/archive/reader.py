@@ -3,8 +3,8 @@
     miss    one range read of a run of pages; who asks for one of them meanwhile waits for that read
     hit     of a reader who reads on: the next run is read ahead, in a thread
 
-Runs of one reader double, up to READ_AHEAD_PAGES, and end with the segment. `PageSums` compares each page with
-the digest that the stream made of its own page, or has the page's blocks proved.
+Runs of one reader double, up to READ_AHEAD_PAGES, and end with the segment. `PageSums` compares each page
+with the digest that the stream made of its own page, or has the page's blocks proved.
 
 Source: docs/archive.md.
 """

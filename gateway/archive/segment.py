@@ -308,8 +308,8 @@ class SegmentBuilder:
         self._index = SegmentIndex(format=FORMAT, first_page=first_page)
         self._block_begin = block_begin
 
-    def add(self, page: bytes, first_number: int) -> None:
-        """Add the next page.
+    def add(self, page: bytes, first_number: int) -> int:
+        """Add the next page; return the number after its last entry.
 
         Args:
             page: 1 MiB, walkable.
@@ -336,6 +336,7 @@ class SegmentBuilder:
         self._index.bookmarks.extend(Bookmark(bookmark=key, entry=entry) for key, entry in walk.bookmarks)
         if self._block_begin is not None:
             self._block_begin = self._add_blocks(page, first_number, walk.data_end, self._block_begin)
+        return walk.entries_end
 
     def _add_blocks(self, page: bytes, number: int, data_end: int, begin: int) -> int:
         """Add the blocks that end on a page; return the first entry of the block after them."""

@@ -15,28 +15,26 @@ import contextlib
 import hashlib
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import IO, Final
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
-from sluice.datastream.file.pages import PageFault
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
-from sluice.datastream.layout import PAGE_SIZE, page_start
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.archive.beginning import read_segment_index
+from sluice.gateway.archive.build_process import Abandoned, build
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
     STREAM_NAME,
-    TRAILER_SIZE,
-    SegmentBuilder,
     SegmentObject,
     StreamDescription,
     compressed_header,
     header_name,
-    index_size,
-    read_index,
     segment_name,
     segment_of,
     segment_prefix,
@@ -55,10 +53,8 @@ LOOK_SECONDS: Final = 1.0
 """Time between two looks for a full segment."""
 NICENESS: Final = 10
 """Of the thread."""
-
-
-class _Stopped(Exception):
-    """Ends the thread in the midst of a segment."""
+_READ_BACK_BYTES: Final = 8 << 20
+_PAGES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +123,9 @@ class Uploader:
                 is_done = self.step()
                 self.failures_count, self.last_error = 0, None
                 pause = 0.0 if is_done else self._look_seconds
-            except _Stopped:
+            except Abandoned:
                 return
-            except (GatewayError, DatastreamError, PageFault, OSError) as error:
+            except (GatewayError, DatastreamError, OSError) as error:
                 pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
                 self.failures_count += 1
                 if self.last_error != str(error):
@@ -164,20 +160,22 @@ class Uploader:
             self._describe()
         if not self._plan.uploads() and not any(self._names(first_page)):
             return False  # another node will
-        segment, data = self._build(first_page)
+        with tempfile.TemporaryFile(dir=streamer.path.parent) as file:
+            segment = self._build(first_page, file)
+            self._look_for_others(segment)
+            uploads = self._plan.uploads()
+            is_new = uploads and self._store.put_new(segment_name(*segment.name), file)
+            stored = verify_segment(self._store, segment, file if is_new else None)
+            size = file.seek(0, os.SEEK_END)
         self._look_for_others(segment)
-        name = segment_name(*segment.name)
-        is_new = self._plan.uploads() and self._store.put_new(name, data)
-        stored = verify_segment(self._store, segment, data if is_new else None)
-        self._look_for_others(segment)
-        if self._plan.uploads():
+        if uploads:
             header = replace(
                 streamer.header, total_length=segment.total_length, total_entries=segment.entries_end
             )
             self._store.put_new(header_name(end_page), compressed_header(header))
         streamer.note_archived(stored.record)
         self.uploaded_count += is_new
-        extra = fields(pages=f"{first_page}-{end_page - 1}", bytes=len(data), uploaded=is_new)
+        extra = fields(pages=f"{first_page}-{end_page - 1}", bytes=size, uploaded=is_new)
         log.info("segment archived", extra=extra)
         return True
 
@@ -199,16 +197,24 @@ class Uploader:
             raise ArchiveDamaged("stream", str(theirs), f"{ours}, this node's stream", where)
         self._is_described = True
 
-    def _build(self, first_page: int) -> tuple[SegmentObject, bytes]:
+    def _build(self, first_page: int, file: IO[bytes]) -> SegmentObject:
+        """Build a segment from the pages of the file, which must fit their sums."""
         streamer, begin = self._streamer, self._plan.block_begin
-        first_number = streamer.sums.first_number(first_page)
-        builder = SegmentBuilder(first_page, None if begin is None else begin(first_number))
+        sums = streamer.sums
         for page_number in range(first_page, first_page + SEGMENT_PAGES):
-            page = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
-            builder.add(page, streamer.sums.first_number(page_number))
-            if self._stop.is_set():
-                raise _Stopped
-        return builder.finish()
+            sums.require(page_number)
+        first_number = sums.first_number(first_page)
+        segment = build(
+            streamer.fileno(),
+            first_page,
+            first_number,
+            None if begin is None else begin(first_number),
+            file,
+            self._stop.is_set,
+        )
+        for page_number, page in enumerate(segment.index.pages, first_page):
+            sums.confirm(page_number, page.crc32c)
+        return segment
 
     def _names(self, first_page: int) -> list[str]:
         return [name for name in self._store.names(segment_prefix(first_page)) if segment_of(name)]
@@ -245,13 +251,13 @@ class Uploader:
 
 
 def verify_segment(
-    store: ArchiveStore, segment: SegmentObject, written: bytes | None = None
+    store: ArchiveStore, segment: SegmentObject, written: IO[bytes] | None = None
 ) -> SegmentObject:
     """Read a segment back, and compare it; return it as it is in the store, perhaps with other frames.
 
     Args:
         segment: what it has to be.
-        written: the object's bytes, if this program wrote it; another one may have compressed otherwise.
+        written: the object, if this program wrote it; another one may have compressed otherwise.
 
     Raises:
         ArchiveDamaged: it is something else.
@@ -259,18 +265,23 @@ def verify_segment(
     """
     name = segment_name(*segment.name)
     where = store.address(name)
-    data = store.get(name)
-    if data is None:
-        raise ArchiveUnavailable(where, "no such object, though it was written")
     if written is not None:
-        if data != written:
-            raise ArchiveDamaged("object", f"{len(data)} other bytes", "those that were written", where)
+        size = written.seek(0, os.SEEK_END)
+        for offset in range(0, size + 1, _READ_BACK_BYTES):  # in parts, as Python compares with its lock held
+            end = min(offset + _READ_BACK_BYTES, size)
+            expected = os.pread(written.fileno(), end - offset, offset)
+            if expected and store.get_range(name, offset, end) != expected:
+                raise ArchiveDamaged("object", f"other bytes from {offset} on", "what was written", where)
+        if store.get_tail(name, 1).object_size != size:
+            raise ArchiveDamaged("object", "another size", f"{size} bytes", where)
         return segment
-    found = read_index(segment.name, data[-index_size(data[-TRAILER_SIZE:], where) :], len(data), where)
-    digest = hashlib.sha256()
+    found = read_segment_index(store, segment.name)
     found.digests = segment.digests
-    for page in found.pages_of(data, found.first_page, len(found.index.pages), where):
-        digest.update(page)
+    digest = hashlib.sha256()
+    for first_page in range(found.first_page, found.first_page + SEGMENT_PAGES, _PAGES_AT_ONCE):
+        frames = store.get_range(name, *found.frames(first_page, _PAGES_AT_ONCE))
+        for page in found.pages_of(frames, first_page, _PAGES_AT_ONCE, where):
+            digest.update(page)
     if digest.digest() != segment.name.digest:
         raise ArchiveDamaged("pages", digest.hexdigest(), segment.name.digest.hex(), where)
     return found
