@@ -69,7 +69,7 @@ class ArchiveStore:
         return f"{self.url}/{name}"
 
     def put_new(self, name: str, data: bytes | IO[bytes]) -> bool:
-        """Write an object, from bytes or a file; return False, and change nothing, if there is one of that name.
+        """Write an object, from bytes or a file; return False, and change nothing, if its name is taken.
 
         Raises:
             ArchiveUnavailable: the store did not take it, or nobody knows whether it did.
