@@ -308,12 +308,18 @@ class SegmentBuilder:
         self._index = SegmentIndex(format=FORMAT, first_page=first_page)
         self._block_begin = block_begin
 
-    def add(self, page: bytes, first_number: int) -> int:
+    @property
+    def block_begin(self) -> int | None:
+        """The number of the first entry behind the last whole block so far."""
+        return self._block_begin
+
+    def add(self, page: bytes, first_number: int, frame: bytes | None = None) -> int:
         """Add the next page; return the number after its last entry.
 
         Args:
             page: 1 MiB, walkable.
             first_number: the number of its first entry.
+            frame: its frame; None: one is made.
 
         Raises:
             datastream.file.pages.PageFault: its entries cannot be walked.
@@ -322,7 +328,7 @@ class SegmentBuilder:
         walk = walk_page(page, first_number)
         self._digest.update(page)
         self._page_digests.append(digest_of(page))
-        frame = self._compressor.compress(page)
+        frame = self._compressor.compress(page) if frame is None else frame
         self._frames.append(frame)
         self._index.pages.append(
             Page(
@@ -353,18 +359,22 @@ class SegmentBuilder:
         return begin
 
     @property
-    def name(self) -> SegmentName:
-        """The name of the segment."""
-        return SegmentName(self.first_page, self._digest.digest())
+    def pages(self) -> Sequence[Page]:
+        """What the index says of the pages so far."""
+        return self._index.pages
+
+    @property
+    def segment(self) -> SegmentObject:
+        """The segment of the pages so far."""
+        name = SegmentName(self.first_page, self._digest.digest())
+        return SegmentObject(name, self._index, self._page_digests)
 
     def finish(self) -> tuple[SegmentObject, bytes]:
         """Return the segment, and its object."""
         index = self._index.SerializeToString(deterministic=True)
         index_frame = _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(index)) + index
         trailer = _TRAILER.pack(_SKIPPABLE_MAGIC, _TRAILER.size - 8, len(index_frame), _TRAILER_MARK)
-        return SegmentObject(self.name, self._index, self._page_digests), b"".join(
-            (*self._frames, index_frame, trailer)
-        )
+        return self.segment, b"".join((*self._frames, index_frame, trailer))
 
 
 def _compressor() -> zstandard.ZstdCompressor:

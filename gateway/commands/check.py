@@ -8,11 +8,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
@@ -25,7 +26,15 @@ from sluice.gateway.store.repair import find
 from sluice.gateway.store.stream_check import BlockCheck
 from sluice.gateway.store.stream_pair import network_reader
 
-__all__ = ["command", "refuse_native", "stream_file_of"]
+__all__ = [
+    "check_file",
+    "command",
+    "page_bar",
+    "print_check",
+    "refuse_native",
+    "stream_file_of",
+    "unwound_by_signals",
+]
 
 _STREAM_FILE_NAME = "datastream.bin"
 _SHOWN_PAGES = 10
@@ -82,23 +91,23 @@ def _files_of(path: Path) -> list[Path]:
 
 def _is_sound(file: Path, *, repair: bool, as_json: bool) -> bool:
     """Check a file, repair it if wanted, and print what was found; return whether it is sound now."""
-    with _unwound_by_signals():
-        result, blocks = _check(file, quiet=as_json)
+    with unwound_by_signals():
+        result, blocks = check_file(file, quiet=as_json)
         repaired = repair_stream(file, result) if repair else []
         if repaired:
-            again, blocks = _check(file, quiet=as_json)
+            again, blocks = check_file(file, quiet=as_json)
             is_sound = again.is_sound
         else:
             is_sound = result.is_sound
     if as_json:
         click.echo(json.dumps(_as_json(result, blocks, repaired, is_sound=is_sound)))
     else:
-        _print(result, blocks, repaired, is_sound=is_sound, repair=repair)
+        print_check(result, blocks, repaired, is_sound=is_sound, repair=repair)
     return is_sound
 
 
 @contextmanager
-def _unwound_by_signals() -> Iterator[None]:
+def unwound_by_signals() -> Iterator[None]:
     """Make SIGTERM and SIGHUP act like Ctrl-C, so that the temporary copy of the index is removed."""
     before = {
         number: signal.signal(number, signal.default_int_handler)
@@ -134,8 +143,8 @@ def stream_file_of(path: Path) -> Path:
 
 
 def _compare(file: Path, other: Path, *, as_json: bool) -> None:
-    with _bar("comparing", quiet=as_json) as progress:
-        comparison = compare_streams(file, other, progress=progress)
+    with page_bar(quiet=as_json) as show:
+        comparison = compare_streams(file, other, progress=partial(show, "comparing"))
     difference = comparison.difference
     lengths = [header.total_entries for header in comparison.headers]
     if as_json:
@@ -166,17 +175,27 @@ def _compare(file: Path, other: Path, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """The function takes (done, total)."""
+def page_bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on a terminal. The function takes (what is done, pages done, pages in all)."""
     console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
+    text, unit = TextColumn("{task.description}"), TextColumn("pages")
+    columns = (text, BarColumn(), MofNCompleteColumn(), unit, TimeRemainingColumn())
     shown = console.is_terminal and not quiet
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                for task in tasks.values():
+                    bar.remove_task(task)
+                tasks.clear()
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield show
 
 
-def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
+def check_file(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
     wrong_blocks: list[tuple[str, int, int]] = []
     network_path = file.with_name(_STREAM_FILE_NAME)
     with contextlib.ExitStack() as stack:
@@ -187,8 +206,8 @@ def _check(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
             lambda what, offset, number: wrong_blocks.append((what, offset, number)),
             None if network is None else network_reader(network),
         )
-        progress = stack.enter_context(_bar("checking", quiet=quiet))
-        result = check_stream(file, visitor=blocks, progress=progress)
+        show = stack.enter_context(page_bar(quiet=quiet))
+        result = check_stream(file, visitor=blocks, progress=partial(show, f"checking {file.name}"))
     blocks.end()
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
@@ -233,7 +252,7 @@ def _holds_blocks(blocks: BlockCheck) -> bool:
     return blocks.is_block_stream and blocks.block_count > 0
 
 
-def _print(
+def print_check(
     result: CheckResult, blocks: BlockCheck, repaired: list[str], *, is_sound: bool, repair: bool
 ) -> None:
     for finding in result.findings:
