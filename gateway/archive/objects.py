@@ -162,8 +162,11 @@ class ArchiveStore:
             raise ArchiveUnavailable(self.address(name), _reason(error)) from error
 
 
-def open_store(url: str, options: StoreOptions | None = None) -> ArchiveStore:
+def open_store(url: str, options: StoreOptions | None = None, *, read_only: bool = False) -> ArchiveStore:
     """Return the store at a URL; nothing is asked of it yet.
+
+    Args:
+        read_only: do not create the folder of a `file://` URL.
 
     Raises:
         Fatal: the URL or an option is wrong, or the extra `archive` is not installed.
@@ -181,11 +184,13 @@ def open_store(url: str, options: StoreOptions | None = None) -> ArchiveStore:
     if parts.scheme not in SCHEMES or not (parts.netloc or parts.path.strip("/")):
         expected = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX"
         raise Fatal("archive URL", got=url, expected=expected)
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise Fatal("archive URL", got=url, expected="file:///FOLDER, with an absolute path")
+    if parts.scheme == "file" and read_only and not Path(unquote(parts.path)).is_dir():
+        raise Fatal(f"archive {url}", got="no such folder", expected="a folder with an archive")
     try:
         if parts.scheme == "file":
             folder = Path(unquote(parts.path))
-            if parts.netloc not in ("", "localhost"):
-                raise Fatal("archive URL", got=url, expected="file:///FOLDER, with an absolute path")
             folder.mkdir(parents=True, exist_ok=True)
             return ArchiveStore(url, from_url(url), folder)
         timeout = timedelta(seconds=options.timeout_seconds)

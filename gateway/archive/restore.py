@@ -77,7 +77,7 @@ def open_streams(url: str, options: StoreOptions | None = None) -> list[StoredSt
         Fatal: the URL is wrong, or there is no archive.
         ArchiveDamaged, ArchiveUnavailable: `stream.json` is none, or the store does not give it.
     """
-    store = open_store(url, options)
+    store = open_store(url, options, read_only=True)
     description = read_description(store)
     if description is None:
         raise Fatal(f"archive {url}", got=f"no {STREAM_NAME}", expected="the URL of an archive")
@@ -86,7 +86,7 @@ def open_streams(url: str, options: StoreOptions | None = None) -> list[StoredSt
     if description.first_block is not None:
         expected = "the URL without /blocks"
         raise Fatal(f"archive {url}", got="one of the two streams of a native chain", expected=expected)
-    blocks = open_store(store.url + "/blocks", options)
+    blocks = open_store(store.url + "/blocks", options, read_only=True)
     of_blocks = read_description(blocks)
     if of_blocks is None or of_blocks.first_block is None:
         got = f"no {STREAM_NAME}" if of_blocks is None else "a stream without blocks"
@@ -188,14 +188,15 @@ class Restoring:
             last = self._last_block(blocks, to_block)
         elif to_block is not None:
             raise Fatal("--to-block", got=str(to_block), expected=f"a stream of blocks in {blocks.store.url}")
-        fetched = [self._fetch_stream(blocks, lambda ends: last is None or _has_block(ends, last))]
         if last is None:
-            return fetched
+            whole = self._fetch_stream(blocks, lambda ends: False)
+            return [self._cut(whole, blocks, None, None)]
+        of_blocks = self._fetch_stream(blocks, lambda ends: _has_block(ends, last))
         if len(streams) == 1:
-            return [self._cut(fetched[0], blocks, last, None)]
+            return [self._cut(of_blocks, blocks, last, None)]
         network = streams[0]
         available = self._last_ends(network, segment_names(network.store))[1].entries_end
-        with self._opened(fetched[0].path, blocks) as streamer:
+        with self._opened(of_blocks.path, blocks) as streamer:
             both = _last_within(streamer, blocks, last, available)
             if both is None or (to_block is not None and both < to_block):
                 got = f"entries up to {available - 1}, all of those of block {both}"
@@ -207,7 +208,7 @@ class Restoring:
         of_network = self._fetch_stream(network, lambda ends: ends.entries_end >= entries)
         return [
             self._cut(of_network, network, None, entries),
-            self._cut(fetched[0], blocks, both, None),
+            self._cut(of_blocks, blocks, both, None),
         ]
 
     def _last_block(self, stream: StoredStream, to_block: int | None) -> int:
@@ -360,7 +361,7 @@ class Restoring:
     def _cut(
         self, restored: RestoredStream, stream: StoredStream, last_block: int | None, entries: int | None
     ) -> RestoredStream:
-        """Cut a stream behind a block, or to a number of entries."""
+        """Index a stream's bookmarks; cut it behind a block, or to a number of entries."""
         with self._opened(restored.path, stream) as streamer:
             if last_block is not None:
                 entries = _end_of_block(streamer, last_block)
