@@ -182,7 +182,7 @@ def open_store(url: str, options: StoreOptions | None = None, *, read_only: bool
     options = options or StoreOptions()
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or not (parts.netloc or parts.path.strip("/")):
-        expected = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX"
+        expected = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
         raise Fatal("archive URL", got=url, expected=expected)
     if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
         raise Fatal("archive URL", got=url, expected="file:///FOLDER, with an absolute path")
