@@ -196,6 +196,7 @@ def page_bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def check_file(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
+    """Check a stream file and its blocks, with a bar unless `quiet`."""
     wrong_blocks: list[tuple[str, int, int]] = []
     network_path = file.with_name(_STREAM_FILE_NAME)
     with contextlib.ExitStack() as stack:
@@ -255,6 +256,7 @@ def _holds_blocks(blocks: BlockCheck) -> bool:
 def print_check(
     result: CheckResult, blocks: BlockCheck, repaired: list[str], *, is_sound: bool, repair: bool
 ) -> None:
+    """Print what a check found, and what to do about it."""
     for finding in result.findings:
         click.echo(f"{_MARKS[finding.severity]}  {finding}")
     hidden = sum(result.counts.values()) - len(result.findings)
