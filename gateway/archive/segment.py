@@ -18,7 +18,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -393,7 +393,8 @@ def decode_page(frame: bytes, crc: int | None, where: str) -> bytes:
     """
     try:
         size = zstandard.get_frame_parameters(frame).content_size
-        data = zstandard.ZstdDecompressor().decompress(frame) if size == PAGE_SIZE else b""
+        decompress = partial(zstandard.ZstdDecompressor().decompress, allow_extra_data=False)
+        data = decompress(frame) if size == PAGE_SIZE else b""
     except zstandard.ZstdError as error:
         raise ArchiveDamaged("zstd frame", str(error), "a data page", where) from None
     if len(data) != PAGE_SIZE:

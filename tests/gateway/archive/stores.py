@@ -1,6 +1,6 @@
 """A real S3 server in this process, and a proxy before it that does harm.
 
-    node ── FaultProxy ── ThreadedMotoServer (moto)
+node ── FaultProxy ── ThreadedMotoServer (moto)
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class FaultProxy:
         self.port: int = self._listener.getsockname()[1]
         self.fault: str | None = None
         """`503`, `403`: that is the answer. `cut`: the answer ends in its midst. `wrong`: it has other bytes.
-        `slow`: it takes two seconds. `refused`: the connection ends at once. None: nothing."""
+        `slow`: it takes two seconds. `refused`: the connection ends at once. `lost`: it ends after the server
+        has done it. None: nothing."""
         self.only = b""
         """Only requests whose head has this have the fault."""
         self.faults_count = 0
@@ -114,6 +115,8 @@ class FaultProxy:
             with socket.create_connection(("127.0.0.1", self._target_port)) as server:
                 server.sendall(_closing(head) + body)
                 head, body = _message(server, is_answer=True, has_body=not head.startswith(b"HEAD"))
+            if fault == "lost":
+                return
             if fault == "wrong" and body:
                 body = bytes(body[:-1]) + bytes([body[-1] ^ 1])
             client.sendall(_closing(head) + (body[: len(body) // 2] if fault == "cut" else body))
