@@ -19,11 +19,10 @@ import os
 import shutil
 import threading
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +36,13 @@ from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore, StoreOptions, open_store
 from sluice.gateway.archive.segment import STREAM_NAME, SegmentName, StreamDescription, segment_name
-from sluice.gateway.archive.segment_check import SegmentCheck, SegmentEnds, SegmentOrder, fetch_pages
+from sluice.gateway.archive.segment_check import (
+    SegmentCheck,
+    SegmentEnds,
+    SegmentOrder,
+    fetch_pages,
+    in_order,
+)
 from sluice.gateway.blocks.native_layout import entries_so_far
 from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT, bookmark_of
 from sluice.gateway.errors import Fatal
@@ -280,28 +285,24 @@ class Restoring:
     ) -> tuple[SegmentEnds, int]:
         """Fetch segments, several at once; return the ends of the last one, and how many were there."""
         order = SegmentOrder(stream.description.first_block)
-        waiting: deque[Future[tuple[SegmentEnds, bool]]] = deque()
         done_count = kept_count = 0
-        following = iter(names)
+        ends: SegmentEnds | None = None
         self._stop.clear()
         with ThreadPoolExecutor(self._threads, "restore") as threads:
+            calls = (partial(self._fetch_segment, fd, stream, name) for name in names)
             try:
-                while True:
-                    for name in islice(following, 2 * self._threads - len(waiting)):
-                        waiting.append(threads.submit(self._fetch_segment, fd, stream, name))
-                    ends, was_there = waiting.popleft().result()
+                for ends, was_there in in_order(threads, calls, 2 * self._threads):
                     for fault in order.add(ends):
                         raise fault
                     kept_count += was_there
                     done_count += 1
                     pages_done, pages = done_count * SEGMENT_PAGES, len(names) * SEGMENT_PAGES
                     self._progress(f"fetching {stream.file_name}", pages_done, pages)
-                    if done_count == len(names):
-                        return ends, kept_count
             except BaseException:
                 self._stop.set()
-                threads.shutdown(wait=True, cancel_futures=True)
                 raise
+        assert ends is not None
+        return ends, kept_count
 
     def _fetch_segment(self, fd: int, stream: StoredStream, name: SegmentName) -> tuple[SegmentEnds, bool]:
         """Put the pages of a segment into the file, flushed; return its ends, and whether they were there."""

@@ -7,8 +7,10 @@ Source: docs/spec/archive.md section 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
 
 from sluice.datastream.file.pages import PageFault
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
@@ -20,10 +22,12 @@ from sluice.gateway.archive.segment import (
     segment_name,
 )
 
-__all__ = ["SegmentCheck", "SegmentEnds", "SegmentOrder", "fetch_pages"]
+__all__ = ["SegmentCheck", "SegmentEnds", "SegmentOrder", "fetch_pages", "in_order"]
 
 RUN_PAGES: Final = 8
 """Pages of one range read: a slow line gets them inside a request's timeout."""
+
+_Result = TypeVar("_Result")
 
 
 class SegmentEnds(NamedTuple):
@@ -167,9 +171,9 @@ class SegmentOrder:
             self._next_block, self._next_begin = ends.last_block + 1, ends.next_begin
         return faults
 
-    def lose(self) -> None:
-        """Note that the segment at this place cannot be read: the next one may begin as it likes."""
-        self._next_page += SEGMENT_PAGES
+    def lose(self, first_page: int) -> None:
+        """Note that a segment cannot be read: the next one may begin as it likes."""
+        self._next_page = first_page + SEGMENT_PAGES
         self._next_entry = self._next_block = self._next_begin = None
 
     def _wrong_block(self, ends: SegmentEnds) -> Iterator[ArchiveDamaged]:
@@ -197,3 +201,24 @@ def fetch_pages(store: ArchiveStore, segment: Segment, run_pages: int = RUN_PAGE
         count = min(run_pages, end_page - first_page)
         frames = store.get_range(name, *segment.frames(first_page, count))
         yield from segment.pages_of(frames, first_page, count, store.address(name))
+
+
+def in_order(
+    threads: ThreadPoolExecutor, calls: Iterable[Callable[[], _Result]], ahead: int
+) -> Iterator[_Result]:
+    """Yield the results of calls in threads, in order.
+
+    Args:
+        ahead: calls that are begun and whose results are not taken yet.
+    """
+    waiting: deque[Future[_Result]] = deque()
+    try:
+        for call in calls:
+            waiting.append(threads.submit(call))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()

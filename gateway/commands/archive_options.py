@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions
+from sluice.gateway.commands.parameter_types import NamedPath
 
-__all__ = ["is_archive_url", "store_options"]
+__all__ = ["PathOrUrl", "store_options"]
 
 _RETRY_SECONDS: Final = 60.0
 """A command waits longer than a node, which tries again by itself."""
 
 
-def is_archive_url(text: str) -> bool:
-    """Return whether a text is the URL of an archive, rather than a path."""
-    scheme, mark, _ = text.partition("://")
-    return bool(mark) and scheme in SCHEMES
+class PathOrUrl(NamedPath):
+    """A path, as `Path`, or the URL of an archive, as text."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Let a URL pass."""
+        scheme, mark, _ = str(value).partition("://")
+        return str(value) if mark and scheme in SCHEMES else super().convert(value, param, ctx)
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options, with the variables of the settings; the function gets `store`, a `StoreOptions`."""
+    """Add the options; the function gets `store`, a `StoreOptions`."""
 
     @functools.wraps(function)
     def with_store(*, endpoint: str | None, region: str | None, timeout: float, **others: Any) -> Any:
@@ -35,7 +42,6 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(0, 3600, min_open=True),
             default=30.0,
             show_default=True,
-            envvar="SLUICE_ARCHIVE_TIMEOUT_SECONDS",
             metavar="SECONDS",
             help="Longest time of one request to the store.",
         ),

@@ -1,4 +1,4 @@
-"""A node whose store fails: readers of local pages notice nothing, the page says it, and the node catches up."""
+"""A node whose store fails: readers of local pages notice nothing, the page says it, and it catches up."""
 
 from __future__ import annotations
 
