@@ -29,8 +29,8 @@ from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.restore import StoredStream
 from sluice.gateway.archive.segment import (
     STREAM_NAME,
-    Segment,
     SegmentName,
+    SegmentObject,
     header_name,
     segment_name,
     segment_of,
@@ -98,7 +98,7 @@ class _Read(NamedTuple):
     """A segment's index and its header page, or what is wrong with either."""
 
     name: SegmentName
-    segment: Segment | ArchiveDamaged
+    segment: SegmentObject | ArchiveDamaged
     header: bytes | None
 
 
@@ -179,7 +179,7 @@ class _Check:
     # --- segments -------------------------------------------------------------------------------------------
 
     def _read(self, name: SegmentName, headers: frozenset[str]) -> _Read:
-        found: Segment | ArchiveDamaged
+        found: SegmentObject | ArchiveDamaged
         try:
             found = read_segment_index(self._store, name)
         except ArchiveDamaged as error:
@@ -223,7 +223,7 @@ class _Check:
         if self._blocks is not None:
             self._blocks.gap()
 
-    def _check_header(self, read: _Read, segment: Segment, *, is_last: bool) -> None:
+    def _check_header(self, read: _Read, segment: SegmentObject, *, is_last: bool) -> None:
         address = self._store.address(header_name(read.name.first_page + SEGMENT_PAGES))
         if read.header is None:
             what = f"{address} is missing" + ("; the uploader writes it next" if is_last else "")
@@ -246,7 +246,7 @@ class _Check:
 
     # --- pages ----------------------------------------------------------------------------------------------
 
-    def _check_pages(self, segment: Segment, where: str, done: int, total: int) -> SegmentEnds | None:
+    def _check_pages(self, segment: SegmentObject, where: str, done: int, total: int) -> SegmentEnds | None:
         """Check the pages of a segment; return its ends, or None if some are damaged."""
         check: SegmentCheck | None = SegmentCheck(segment, where, has_blocks=self._stream.has_blocks)
         pages = enumerate(self._pages(segment), segment.first_page)
@@ -272,7 +272,7 @@ class _Check:
             self._fault(error)
             return None
 
-    def _pages(self, segment: Segment) -> Iterator[bytes | ArchiveDamaged]:
+    def _pages(self, segment: SegmentObject) -> Iterator[bytes | ArchiveDamaged]:
         """Yield the pages of a segment, or what is wrong with one."""
         name = segment_name(*segment.name)
         where = self._store.address(name)
@@ -291,7 +291,7 @@ class _Check:
                     except ArchiveDamaged as error:
                         yield error
 
-    def _visit(self, segment: Segment, number: int, page: bytes) -> None:
+    def _visit(self, segment: SegmentObject, number: int, page: bytes) -> None:
         """Give the entries of a page to the check of the blocks."""
         blocks, network = self._blocks, self._network
         if blocks is None or (network is not None and network.reason is not None):
@@ -307,7 +307,7 @@ def _is_header(text: str) -> bool:
     return digits.isdecimal() and digits.isascii() and header_name(int(digits)) == text
 
 
-def _entries(segment: Segment, number: int, page: bytes) -> Iterator[Entry]:
+def _entries(segment: SegmentObject, number: int, page: bytes) -> Iterator[Entry]:
     """Yield the entries of a page. Raises ArchiveDamaged."""
     record = segment.index.pages[number - segment.first_page]
     try:

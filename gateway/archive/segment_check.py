@@ -17,8 +17,8 @@ from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
-    Segment,
     SegmentBuilder,
+    SegmentObject,
     segment_name,
 )
 
@@ -49,7 +49,7 @@ class SegmentEnds(NamedTuple):
     """The first entry behind the last block that ends in it; None: not known, as its pages were not read."""
 
     @classmethod
-    def of(cls, segment: Segment, where: str) -> SegmentEnds:
+    def of(cls, segment: SegmentObject, where: str) -> SegmentEnds:
         """Return what the index says."""
         blocks = segment.index.blocks
         return cls(
@@ -72,7 +72,7 @@ class SegmentCheck:
         has_blocks: whether the stream holds blocks.
     """
 
-    def __init__(self, segment: Segment, where: str, *, has_blocks: bool) -> None:
+    def __init__(self, segment: SegmentObject, where: str, *, has_blocks: bool) -> None:
         self._segment = segment
         self._where = where
         self._ends = SegmentEnds.of(segment, where)
@@ -122,7 +122,7 @@ class SegmentCheck:
         return self._ends._replace(next_begin=begin)
 
 
-def _bookmarks(segment: Segment) -> list[tuple[bytes, int]]:
+def _bookmarks(segment: SegmentObject) -> list[tuple[bytes, int]]:
     return [(mark.bookmark, mark.entry) for mark in segment.index.bookmarks]
 
 
@@ -185,7 +185,7 @@ class SegmentOrder:
                 yield ArchiveDamaged(what, str(got), f"{expected}, as before it", ends.where)
 
 
-def fetch_pages(store: ArchiveStore, segment: Segment, run_pages: int = RUN_PAGES) -> Iterator[bytes]:
+def fetch_pages(store: ArchiveStore, segment: SegmentObject, run_pages: int = RUN_PAGES) -> Iterator[bytes]:
     """Yield the pages of a segment, in order.
 
     Args:

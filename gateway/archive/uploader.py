@@ -271,7 +271,7 @@ def verify_segment(
             end = min(offset + _READ_BACK_BYTES, size)
             expected = os.pread(written.fileno(), end - offset, offset)
             if expected and store.get_range(name, offset, end) != expected:
-                raise ArchiveDamaged("object", f"other bytes from {offset} on", "what was written", where)
+                raise ArchiveDamaged("object", "other bytes", "those that were written", where)
         if store.get_tail(name, 1).object_size != size:
             raise ArchiveDamaged("object", "another size", f"{size} bytes", where)
         return segment

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.datastream.layout import BOOKMARK_TYPE
-from sluice.gateway.archive.archive import Archive, ArchiveOptions, StoredBlocks
+from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.items import field_item, stream_entry_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
@@ -45,7 +45,7 @@ def archive_native(folder: Path, place: Path) -> None:
         store.advance(block)
     options = ArchiveOptions(f"file://{place}", StoreOptions(), 0, 0, 1 << 30)
     blocks = StoredBlocks(store.first_number, store.last_number, store.layout)
-    for stream in Archive(options, store.streamers, lambda: blocks, lambda: True).streams:
+    for stream in Archives(options, store.streamers, lambda: blocks, lambda: True).streams:
         while stream.uploader.step():
             pass
         stream.reader.close()

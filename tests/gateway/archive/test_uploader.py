@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -219,7 +220,8 @@ def test_an_object_that_vanishes(streamer: DataStreamer, store: ArchiveStore) ->
     found = segment_of(name)
     assert found is not None
     place_of(store, name).unlink()
-    segment, _ = uploader._build(0)
+    with tempfile.TemporaryFile() as file:
+        segment = uploader._build(0, file)
     with pytest.raises(ArchiveUnavailable, match="no such object, though it was written"):
         verify_segment(store, segment, None)
 
@@ -242,7 +244,8 @@ def test_a_store_that_is_away_then_back(streamer: DataStreamer, fault: str) -> N
         for name in names(store):
             found = segment_of(name)
             assert found is not None
-            verify_segment(store, uploader._build(found.first_page)[0])
+            with tempfile.TemporaryFile() as file:
+                verify_segment(store, uploader._build(found.first_page, file))
 
 
 # --- what is noted, and what is given up --------------------------------------------------------------------
