@@ -287,12 +287,15 @@ class RemotePages:
             raise self.error(page_number, "one from the archive, which this program was not given")
 
     def put(self, page_number: int, data: bytes) -> None:
-        """Put bytes into the cache as those of a page; its readers compare the digest.
+        """Put bytes into the cache as those of a page.
 
         Raises:
+            PageNotLocal: the page was archived with other bytes.
             OSError: the disk is full, or refuses.
         """
         digest = digest_of(data)
+        if self.digest(page_number) not in (None, digest):
+            raise self.error(page_number, "the bytes that were archived, and these are others")
         with self.lock:
             if page_number in self._cached:
                 return
