@@ -183,6 +183,27 @@ class Metrics:
             "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
         )
 
+        # The archive, by its address.
+        self.archived_pages = gauge("sluice_archived_pages", "Data pages in the archive.", ["archive"])
+        self.archive_behind_pages = gauge(
+            "sluice_archive_behind_pages", "Full data pages that are not in the archive yet.", ["archive"]
+        )
+        self.archive_local_pages = gauge(
+            "sluice_archive_local_pages", "Full data pages on the local disk.", ["archive"]
+        )
+        self.archive_cached_pages = gauge(
+            "sluice_archive_cached_pages", "Data pages in the cache.", ["archive"]
+        )
+        self.archive_read_bytes = gauge(
+            "sluice_archive_read_bytes", "Bytes that were read from the archive since the start.", ["archive"]
+        )
+        self.archive_failing = gauge(
+            "sluice_archive_failing", "1 while the archive cannot be written or read.", ["archive"]
+        )
+        self.archive_disagrees = gauge(
+            "sluice_archive_disagrees", "1 while the archive has other entries than this node.", ["archive"]
+        )
+
         self.ready = gauge("sluice_ready", "1 when the node is ready.")
         mode = Info("sluice_verification_mode", "What is checked of a block.", registry=registry)
         mode.info({"mode": verification_mode})

@@ -631,6 +631,28 @@ class BookmarkIndex:
             self.failed = True
             raise BookmarksUnavailable(self.folder, error) from error
 
+    @property
+    def written_covered(self) -> int:
+        """Number of entries that the DB covers, as far as its batches are written."""
+        return self._written_covered or 0
+
+    def put_flushed(self, notes: Mapping[bytes, bytes]) -> None:
+        """Write notes at once, and flush all batches so far. Any thread.
+
+        Raises:
+            BookmarksUnavailable: the DB refused.
+        """
+        with self._guard:
+            try:
+                self._lock.check()
+                self._database.bookmarks.write_batch(sync=True).write()
+                batch = self._database.keys.write_batch(sync=True)
+                for key, value in notes.items():
+                    batch.put(key, value)
+                batch.write()
+            except (plyvel.Error, OSError, RuntimeError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+
     def recover(self) -> None:
         """Reopen the DB after a failed write, and write everything pending.
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from sluice.datastream.errors import StreamChanged
 from sluice.datastream.file.disk import Disk
-from sluice.datastream.layout import U64_MAX
+from sluice.datastream.file.remote_pages import RemotePages
+from sluice.datastream.layout import U64_MAX, page_number_of
 from sluice.datastream.limits import RECEIVE_BYTES
 
 __all__ = ["Changes", "Patch", "RangeSender"]
@@ -46,6 +47,8 @@ class Changes:
         self.lock = threading.Lock()
         """Held to announce a change, and to hand bytes to a socket."""
         self.count = 0
+        self.remote: RemotePages | None = None
+        """Pages that the file has given up; None: none yet."""
         self._patch: Patch | None = None
         self._version = 0
         self._log: deque[tuple[int, int]] = deque(maxlen=CHANGES_KEPT_MAX)
@@ -83,6 +86,16 @@ class Changes:
         self._log.append((start, end))
         self.count += 1
 
+    def is_remote(self, offset: int) -> bool:
+        """Return whether the file has given up the page of a byte."""
+        return self.remote is not None and self.remote.holds(page_number_of(offset))
+
+    def note_release(self, remote: RemotePages, end: int) -> None:
+        """Send readers of the pages before `end` to the cache, with `lock` held; then the pages may go."""
+        remote.end = end
+        self.remote = remote
+        self._version += 1  # last: a read that has begun is done again
+
     def is_disturbed(self, offset: int, seen: int) -> bool:
         """Return whether a reader at `offset`, which has seen `seen` changes, has lost its place."""
         missed = self.count - seen
@@ -91,9 +104,16 @@ class Changes:
         return any(start < offset < end for start, end in list(self._log)[len(self._log) - missed :])
 
     def read(self, disk: Disk, size: int, offset: int) -> bytes:
-        """Read committed bytes, each entry whole, as before or after any update."""
+        """Read committed bytes, each entry whole, as before or after any update.
+
+        Raises:
+            PageUnchecked: the file has given up the page, and it is not in the cache.
+        """
         while True:
             version = self._version
+            if self.is_remote(offset):
+                assert self.remote is not None
+                return self.remote.read(size, offset)
             data = disk.pread(size, offset)
             patch = self._patch
             if version == self._version:
@@ -154,12 +174,17 @@ class RangeSender:
 
         Raises:
             StreamChanged: see `check`.
+            PageUnchecked: the file has given up the page, and it is not in the cache.
             BlockingIOError: the socket is full.
             OSError: the client is gone, or the disk fails.
         """
         changes = self._changes
         with changes.lock:
             self._check(offset)
+            remote = changes.remote
+            if remote is not None and changes.is_remote(offset):
+                with remote.lock:
+                    return os.sendfile(socket_fd, *remote.place(offset), size)
             patch = changes.patch
             if patch is None or patch.end <= offset or offset + size <= patch.offset:
                 return os.sendfile(socket_fd, self._disk.fileno(), offset, size)

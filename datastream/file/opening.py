@@ -54,6 +54,7 @@ from sluice.datastream.file.recovery import (
     decide,
     index_state_of,
 )
+from sluice.datastream.file.remote_pages import RemotePages, punch_pages
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
 from sluice.datastream.file.updating import is_kept_for_another, record_for, write_recorded
 from sluice.datastream.layout import (
@@ -74,6 +75,10 @@ _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries
 _TWO_FOLDERS = (
     "%s: its bookmarks are in %s; a Go program that uses %s does not find those added since. For both to use "
     "that one, close the stream, delete %s, and open it again"
+)
+_INDEX_LOST = (
+    "it does not fit the stream, and cannot be made anew from the file, which has given up pages 1 to {}: "
+    "begin with an empty folder from the archive, or from another node"
 )
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """A page's bookmarks, and the number of entries covered with them."""
@@ -266,6 +271,7 @@ def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contex
 
 def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> Appender:
     bookmarks.fingerprint_at = file.fingerprint_at
+    _load_remote(file, bookmarks, options)
     if not bookmarks.sums_hold:
         bookmarks.forget_sums()
     _put_back_identity(file, bookmarks, options.new_header)
@@ -299,6 +305,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
+    if Action.REBUILD_BOOKMARKS in actions and file.remote.end:
+        raise BookmarksUnavailable(bookmarks_folder(file.path), _INDEX_LOST.format(file.remote.end - 1))
     differing: set[int] = set()
     for action in actions:
         # Rebuilding the index of a new stream is no news.
@@ -338,6 +346,21 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     if options.access is Access.WRITE:
         bookmarks.move_keys()
     return appender
+
+
+def _load_remote(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
+    """Learn which pages the file has given up; a crash may have come before their holes."""
+    remote = RemotePages(file.path, bookmarks.notes.get)
+    file.remote = remote
+    if not remote.end:
+        return
+    file.changes.remote = remote
+    try:
+        file.load(go_on=options.go_on)
+    except EntriesDisagree as refusal:
+        file.refusal = refusal
+    if options.access is Access.WRITE and file.refusal is None:
+        punch_pages(file.disk.fileno(), 1, remote.end)
 
 
 def _covered_by_bookmarks(file: StreamFile, bookmarks: BookmarkIndex, covered: int) -> int:

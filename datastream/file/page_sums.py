@@ -1,5 +1,6 @@
 """Checksums of full data pages: a CRC32C of each, the checks against it, and healing.
 
+    REMOTE ──fetch──► UNKNOWN                the file has given it up (`remote_pages.py`)
     UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
                    ├─► UNSUMMED              it has no sum, and nobody proves it: it is served as it is
                    └─► BAD ──heal──► GOOD    its sum does not fit: it is not served
@@ -12,12 +13,13 @@ Source: datastream/README.md, "Rot"; RFC 3720, appendix B.4 (CRC32C).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -25,13 +27,14 @@ from typing import Protocol
 
 import google_crc32c
 
-from sluice.datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
+from sluice.datastream.errors import BookmarksUnavailable, PageDamaged, PageNotLocal, PageUnchecked
 from sluice.datastream.file.bookmarks import SUM_KEY, BookmarkIndex, Notes
 from sluice.datastream.file.concurrent_changes import Changes, Patch
 from sluice.datastream.file.disk import Disk, drop_cached, read_past_cache, write_past_cache
 from sluice.datastream.file.file_system import takes_direct_writes
 from sluice.datastream.file.page_index import PageIndex
 from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
@@ -47,12 +50,15 @@ __all__ = [
     "sum_in",
     "sum_of",
     "this_thread",
+    "without_fetching",
 ]
 
 _logger = logging.getLogger(__name__)
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
 _NO_PLACE = -1
+_FETCHES_MAX = 8
+"""Fetches of a page that the cache drops before it can be read."""
 
 
 def sum_of(data: bytes) -> int:
@@ -73,6 +79,8 @@ class PageState(IntEnum):
     GOOD = 1
     UNSUMMED = 2
     BAD = 4
+    REMOTE = 8
+    """The file has given it up, and it is not in the cache."""
 
 
 _GOOD = int(PageState.GOOD)
@@ -109,11 +117,25 @@ class BadPage:
 class _ThisThread(threading.local):
     waits = True
     """It may wait for the disk; otherwise `require` raises PageUnchecked."""
+    not_local: PageNotLocal | None = None
+    """A page that could not be fetched for it just now."""
+    fetches = True
+    """It may wait for an archive; otherwise `require` raises PageUnchecked."""
     proves = False
     """It is proving a page, and so reads other pages unchecked."""
 
 
 this_thread = _ThisThread()
+
+
+@contextlib.contextmanager
+def without_fetching() -> Iterator[None]:
+    """Have this thread raise PageUnchecked where it would wait for an archive."""
+    this_thread.fetches = False
+    try:
+        yield
+    finally:
+        this_thread.fetches = True
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
@@ -209,6 +231,7 @@ class SummedFile(Protocol):
     disk: Disk
     changes: Changes
     index: PageIndex
+    remote: RemotePages
 
 
 class PageSums:
@@ -229,6 +252,8 @@ class PageSums:
         """Taken before `Changes.lock` where both are needed."""
         self._file = file
         self._notes: Notes | None = None
+        self._not_proved: dict[int, str] = {}
+        """What is wrong with pages of the archive that were just looked at."""
         self._states = bytearray()
         self._readable = PageState.GOOD | PageState.UNSUMMED
 
@@ -241,6 +266,8 @@ class PageSums:
         """Begin to check pages of the open stream."""
         self._states = bytearray(full_count)
         self._notes = notes
+        self.release(min(1, full_count), min(self._file.remote.end, full_count))
+        self._file.remote.on_drop = self._dropped
 
     # --- for readers --------------------------------------------------------------------------------------
 
@@ -261,13 +288,23 @@ class PageSums:
 
         Raises:
             PageDamaged: it does not fit its sum.
-            PageUnchecked: this thread does not wait for a disk.
+            PageNotLocal: the archive does not give it.
+            PageUnchecked: this thread does not wait for a disk, or an archive.
             OSError: the disk cannot be read.
         """
         try:
             if self._states[page_number] & self._readable:
                 return
-        except IndexError:  # the page being filled
+        except IndexError:  # the page being filled, or an opening
+            if not self._file.remote.holds(page_number):
+                return
+        if self._file.remote.holds(page_number):
+            not_local = this_thread.not_local
+            if not_local is not None and not_local.page_number == page_number:
+                raise not_local
+            if not this_thread.waits or not (this_thread.fetches or self._file.remote.is_cached(page_number)):
+                raise PageUnchecked(page_number)
+            self._check_remote(page_number)
             return
         bad = self.bad.get(page_number)
         if bad is not None:
@@ -280,6 +317,9 @@ class PageSums:
 
     def check(self, page_number: int) -> None:
         """Read a full page and compare its sum; errors as `require`."""
+        if self._file.remote.holds(page_number):
+            self._check_remote(page_number)
+            return
         if self._notes is None or page_number >= len(self._states):
             return
         seen = self._file.changes.count
@@ -295,6 +335,60 @@ class PageSums:
         bad = self.bad.get(page_number)
         if bad is not None:
             raise bad.error(self._file.path)
+
+    def _check_remote(self, page_number: int) -> None:
+        """Fetch a page, and compare its digest; without one, have its blocks proved.
+
+        Raises:
+            PageNotLocal: nobody has it.
+        """
+        remote = self._file.remote
+        for _ in range(_FETCHES_MAX):
+            remote.fetch(page_number)
+            if this_thread.proves:
+                return
+            seen, expected = remote.evictions, remote.digest(page_number)
+            found = remote.cached_digest(page_number)
+            if found is None:  # it has left the cache again
+                continue
+            if expected is None:
+                if self.prover is None:  # an opening
+                    return
+                self._prove_remote(page_number)
+                expected = remote.digest(page_number)
+            if found == expected and seen == remote.evictions:
+                with remote.lock:
+                    if remote.is_cached(page_number) and page_number < len(self._states):
+                        self._states[page_number] = _GOOD
+                return
+            if found != expected and expected is not None:
+                remote.drop(page_number)
+        raise remote.error(page_number, "other bytes than it has, or more than the cache keeps")
+
+    def _prove_remote(self, page_number: int) -> None:
+        """Have the blocks on a page proved.
+
+        Raises:
+            PageNotLocal: they are not those that were proved.
+        """
+        assert self.prover is not None
+        self._not_proved.pop(page_number, None)
+        self.prover(page_number)
+        words = self._not_proved.pop(page_number, None)
+        if words is not None:
+            self._file.remote.drop(page_number)
+            raise self._file.remote.error(page_number, words)
+
+    def release(self, begin: int, end: int) -> None:
+        """Note that pages are given up, with `lock` held: readers fetch them from now on."""
+        self._states[begin:end] = bytes([PageState.REMOTE]) * (end - begin)
+        for page_number in [page for page in self.bad if begin <= page < end]:
+            del self.bad[page_number]
+
+    def _dropped(self, page_number: int) -> None:
+        """Note that a page has left the cache. States of given up pages change under the cache's lock."""
+        if page_number < len(self._states):
+            self._states[page_number] = PageState.REMOTE
 
     def _read_or_note(self, page_number: int) -> bytes | None:
         """Read a page; a lost disk sector makes it bad, and the result None."""
@@ -323,7 +417,10 @@ class PageSums:
         return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
-        """Return whether a page has a sum."""
+        """Return whether a page has a sum; a given up one: a digest."""
+        remote = self._file.remote
+        if remote.holds(page_number):
+            return remote.digest(page_number) is not None
         return self._stored(page_number) is not None
 
     def _look_again(self, page_number: int) -> None:
@@ -398,6 +495,9 @@ class PageSums:
     def _note_bad(self, page_number: int, found: str, expected: str) -> None:
         if page_number in self.bad:
             return
+        if self._file.remote.holds(page_number):  # not a page of this disk, which a peer could heal
+            self._not_proved[page_number] = f"{found}, not {expected}"
+            return
         bad = self.bad[page_number] = BadPage(
             page_number, *self.entry_range(page_number), found=found, expected=expected
         )
@@ -417,7 +517,9 @@ class PageSums:
     def adopt(self, page_number: int, data: bytes) -> None:
         """Give a page without a sum the sum of these proven bytes."""
         with self.lock:
-            if page_number < len(self._states) and not self.has_sum(page_number):
+            if self._file.remote.holds(page_number) and self._notes is not None:
+                self._notes.put_all(self._file.remote.digest_note(page_number, data))
+            elif page_number < len(self._states) and not self.has_sum(page_number):
                 self._put(page_number, sum_of(data))
                 self._set(page_number, PageState.GOOD)
 
@@ -471,6 +573,8 @@ class PageSums:
         Raises:
             OSError: also if the disk refuses the write that would heal it.
         """
+        if self._file.remote.holds(page_number):
+            return ScrubResult.GOOD  # the archive's bytes are checked when they are fetched
         expected = self._stored(page_number)
         if page_number in self.bad:
             return ScrubResult.BAD
@@ -500,6 +604,21 @@ class PageSums:
                 return ScrubResult.HEALED
             self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
             return ScrubResult.BAD
+
+    def confirm(self, page_number: int, crc: int) -> None:
+        """Compare the CRC32C of bytes that were read from a page with its sum; look again if they differ.
+
+        Raises:
+            PageDamaged: the page does not fit.
+        """
+        expected = self._stored(page_number)
+        if expected not in (None, crc):
+            self._look_again(page_number)
+            bad = self.bad.get(page_number)
+            found = f"CRC32C {crc:08x}"
+            raise (
+                bad or BadPage(page_number, *self.entry_range(page_number), found, f"{expected:08x}")
+            ).error(self._file.path)
 
     def recheck(self, page_number: int) -> bool:
         """Check a bad page again; return whether it is good now."""

@@ -21,6 +21,7 @@ from sluice.datastream.errors import (
     BookmarksReversed,
     BookmarksUnavailable,
     CommitFailed,
+    EntriesArchived,
     EntryNotFound,
     RangeTooLarge,
     StreamClosed,
@@ -35,9 +36,10 @@ from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
 from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
+from sluice.datastream.file.remote_pages import RemotePages, SegmentRecord, punch_pages
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
-from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
+from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader, pages_used
 from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
@@ -161,6 +163,7 @@ class DataStreamer:
             try:
                 self._bookmarks.close()
             finally:
+                self._file.remote.close()
                 self._file.disk.close()
 
     def __enter__(self) -> DataStreamer:
@@ -317,6 +320,7 @@ class DataStreamer:
 
         Raises:
             EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
+            EntriesArchived: the entry is in an archive.
             CommitFailed: the committed entry is unchanged.
         """
         group = self._group
@@ -326,6 +330,7 @@ class DataStreamer:
         ):
             group.update(number, entry_type, data)
             return
+        self._check_not_archived("update_entry_data", number)
         self._committer.check_not_begun(Call.UPDATE_COMMITTED)
         group.move(Call.UPDATE_COMMITTED)
         try:
@@ -342,10 +347,12 @@ class DataStreamer:
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
+            EntriesArchived: entries from there on are in an archive.
             EntriesDisagree: a page on the way is damaged; nothing was changed.
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
         group, before = self._group, self._file.committed
+        self._check_not_archived("truncate_file", number)
         self._committer.check_not_begun(Call.TRUNCATE)
         group.move(Call.TRUNCATE)
         try:
@@ -358,6 +365,67 @@ class DataStreamer:
             if committed != before:  # also where it was interrupted behind its commit point
                 self._committer.tell(committed)
                 self._appender.clear_dropped()
+
+    # --- what is archived: one thread --------------------------------------------------------------------
+
+    @property
+    def remote(self) -> RemotePages:
+        """The pages that are archived, and those that the file has given up."""
+        return self._file.remote
+
+    def note_archived(self, segment: SegmentRecord) -> None:
+        """Note that an archive has the next segment; on disk on return. It never changes from now on.
+
+        Raises:
+            ValueError: it is not the next one, or has pages that are not full and flushed.
+            BookmarksUnavailable: the bookmark DB refused.
+        """
+        remote, pages = self._file.remote, segment.end_page
+        if segment.first_page != remote.archived_pages or pages > self.flushed_pages:
+            raise ValueError(
+                f"archived segment: got pages {segment.first_page} to {pages - 1}, "
+                f"expected {remote.archived_pages} to less than {self.flushed_pages}"
+            )
+        self._bookmarks.put_flushed({**remote.note_of(segment), **remote.marks(pages, remote.end)})
+        remote.archived_pages = pages
+
+    @property
+    def flushed_pages(self) -> int:
+        """Number of full pages that are committed and on disk."""
+        return min(max(pages_used(self._appender.flushed[0]) - 1, 0), self._file.sums.full_count)
+
+    def release_pages(self, end: int) -> int:
+        """Give archived pages back to the file system; return before which page they are given up.
+
+        Page 0 stays, as do pages whose bookmarks are not in the DB yet. Readers get them from `remote`.
+
+        Args:
+            end: give up the pages before this one.
+
+        Raises:
+            ValueError: they are not all archived.
+            BookmarksUnavailable: the bookmark DB refused.
+            OSError: the file system makes no holes.
+        """
+        file, remote = self._file, self._file.remote
+        if end > remote.archived_pages or end >= file.sums.full_count:
+            raise ValueError(f"pages to give up: got {end}, expected at most {remote.archived_pages}")
+        covered = self._bookmarks.written_covered
+        end = min(end, max(file.index.page_of_entry(covered) if covered else 0, 0))
+        begin = max(remote.end, 1)
+        if end <= begin:
+            return remote.end
+        self._bookmarks.put_flushed(remote.marks(remote.archived_pages, end))
+        with file.sums.lock, file.changes.lock:
+            file.changes.note_release(remote, end)
+            file.sums.release(begin, end)
+        punch_pages(file.disk.fileno(), max(begin - 2, 1), end)
+        return end
+
+    def _check_not_archived(self, call: str, number: int) -> None:
+        pages = self._file.remote.archived_pages
+        if pages and number < (end := self._file.index.first_numbers[pages]):
+            raise EntriesArchived(call, number, end)
 
     # --- queries: any thread -----------------------------------------------------------------------------
 
@@ -392,7 +460,7 @@ class DataStreamer:
     def get_bookmark(self, bookmark: bytes) -> int:
         """Return the number of the newest entry that is this bookmark; raise BookmarkNotFound."""
         self._check_open("get_bookmark")
-        number = self._indexed_number(bookmark)
+        number = self.indexed_number(bookmark)
         try:
             entry = self._file.read_entry(number)
         except EntryNotFound:
@@ -404,14 +472,14 @@ class DataStreamer:
         """Return the first entry after a bookmark that is none, else the last entry of the stream."""
         self._check_open("get_first_event_after_bookmark")
         try:
-            entry, event = self._file.read_with_event(self._indexed_number(bookmark))
+            entry, event = self._file.read_with_event(self.indexed_number(bookmark))
         except EntryNotFound:
             raise BookmarkNotFound(bookmark) from None
         self._confirm(bookmark, entry)
         return event
 
-    def _indexed_number(self, bookmark: bytes) -> int:
-        """Return what the index says; call `_confirm` next."""
+    def indexed_number(self, bookmark: bytes) -> int:
+        """Return a bookmark's entry number by the index alone; `get_bookmark` compares the entry, too."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
         # Otherwise a visible entry might lack its bookmark.

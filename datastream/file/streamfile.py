@@ -18,6 +18,7 @@ from sluice.datastream.errors import (
     EntriesDisagree,
     EntryNotFound,
     NotWholePages,
+    PageUnchecked,
     ShorterThanHeaderPage,
     StreamChanged,
     TotalLengthOutOfFile,
@@ -30,7 +31,7 @@ from sluice.datastream.file.concurrent_changes import Changes
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.file.fingerprint import fingerprint_of
 from sluice.datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
-from sluice.datastream.file.page_sums import PageSums, fits
+from sluice.datastream.file.page_sums import PageSums, fits, this_thread
 from sluice.datastream.file.pages import (
     PageFault,
     PageWalk,
@@ -41,6 +42,7 @@ from sluice.datastream.file.pages import (
     walk_page,
 )
 from sluice.datastream.file.recovery import TailState
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -86,7 +88,7 @@ def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> in
     return index.first_numbers[page_number + 1]
 
 
-def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
+def inspect_header(path: Path | str, disk: Disk, stream_type: int) -> StreamHeader:
     """Read the header page and check it against the file's size.
 
     Raises:
@@ -136,6 +138,8 @@ class StreamFile:
         self.sums = PageSums(self)
         """Checksums of full pages, in use once the stream is open."""
         self.is_walked = False
+        self.remote = RemotePages(path)
+        """The pages that the file has given up."""
         self.damaged: dict[int, PageTable | None] = {}
         """Damaged full pages that `load` passed over, with the table that stands in."""
 
@@ -181,7 +185,8 @@ class StreamFile:
                 )
             return
         faults: dict[int, EntriesDisagree] = {}
-        for page_number in range(page_count):
+        self._load_remote(page_count)
+        for page_number in range(self.index.page_count, page_count):
             table = self.damaged.get(page_number)
             try:
                 number = self._check_page_head(page_number) if table is None else table.first_number
@@ -192,7 +197,8 @@ class StreamFile:
                 faults[page_number], number = fault, table.first_number
             self.index.add_page(page_number, number)
         is_whole = whole or page_count <= FULL_CHECK_PAGES_MAX
-        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if damaged_pages_max else [])}
+        begin = max(0 if is_whole else page_count - 1, self.remote.end)
+        to_walk = {*range(begin, page_count), *([0] if damaged_pages_max else [])}
         for page_number in (*faults, *sorted(to_walk - faults.keys() - self.damaged.keys())):
             if go_on is not None:
                 go_on()
@@ -207,7 +213,29 @@ class StreamFile:
                     text = "%s: data page %d is damaged and not served: %s"
                     _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = is_whole and not self.damaged
+        self.is_walked = is_whole and not self.damaged and not self.remote.end
+
+    def _load_remote(self, page_count: int) -> None:
+        """Learn page 0 and the given up pages, if there are any.
+
+        Raises:
+            EntriesDisagree: the stream ends before them, or their records contradict each other.
+        """
+        end, index = self.remote.end, self.index
+        if end <= 1:
+            return
+        if end >= page_count:
+            found, expected = f"{page_count} pages", f"more than {end}, as so many are given up"
+            raise EntriesDisagree(self.path, 0, HEADER_PAGE_SIZE, found, expected)
+        index.add_page(0, self._check_page_head(0))
+        for page_number, page in enumerate(self.remote.pages(), 1):
+            before = index.first_numbers[-1]
+            if not before < page.first_number <= before + _ENTRIES_PER_PAGE_MAX:
+                offset, found = page_start(page_number), f"a record of entry {page.first_number}"
+                expected = f"one of an entry after {before}"
+                raise EntriesDisagree(self.path, before + 1, offset, found, expected)
+            index.add_page(page_number, page.first_number)
+            index.set_data_end(page_number, page_start(page_number) + page.data_end)
 
     def _is_damaged(
         self, page_number: int, sums: Mapping[bytes, bytes] | None, damaged_pages_max: int
@@ -225,7 +253,7 @@ class StreamFile:
     def load_index(self) -> None:
         """Load the pages anew; readers continue with the old index meanwhile."""
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
-        fresh.damaged = self.damaged
+        fresh.damaged, fresh.remote = self.damaged, self.remote
         fresh.load()
         self.index = fresh.index
         self.sums.cut(self.full_count)
@@ -268,9 +296,9 @@ class StreamFile:
         end = min(committed.total_length - start, PAGE_SIZE)
         try:
             first_number = index.first_numbers[page_number]
-            if is_checked:
-                self.sums.require(page_number)
-            walk = walk_page(self._read_whole(end, start, first_number, is_checked=False), first_number, end)
+            walk = walk_page(
+                self._read_whole(end, start, first_number, is_checked=is_checked), first_number, end
+            )
         except PageFault as fault:
             self._note_fault(page_number, index, fault)
             raise self._disagree(fault, start) from fault
@@ -301,8 +329,13 @@ class StreamFile:
 
     def read_checked(self, size: int, offset: int) -> bytes:
         """Read the same from one page after its check."""
-        self.sums.require(page_number_of(offset))
-        return self.changes.read(self.disk, size, offset)
+        while True:
+            self.sums.require(page_number_of(offset))
+            try:
+                return self.changes.read(self.disk, size, offset)
+            except PageUnchecked:  # it was given up, or has left the cache
+                if not this_thread.waits or not this_thread.fetches:
+                    raise
 
     def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
         """Read as `read`, and refuse a file that another program has cut.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Final, Literal, Protocol, TypeVar
 
-from sluice.datastream.errors import NotFoundError, PageDamaged
+from sluice.datastream.errors import NotFoundError, PageNotServed
 from sluice.datastream.events.network_events import Bookmark, BookmarkType
 from sluice.datastream.events.original_events import OriginalBookmarkType
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
@@ -301,7 +301,7 @@ class CommandCore:
     def next_effects(self) -> list[Effect] | None:
         """Return the effects of the next complete command, or of the end; None: wait for more bytes.
 
-        If the view raises anything but NotFoundError and PageDamaged, the next call repeats the command.
+        If the view raises anything but NotFoundError and PageNotServed, the next call repeats the command.
         Nothing follows a `Close` or an `EndAfterCatchUp`.
         """
         if self._closed:
@@ -404,7 +404,7 @@ class CommandCore:
             view = self._view
             number = self._by_bookmark(view.get_bookmark, where) if isinstance(where, bytes) else where
             offset = view.offset_of(number)
-        except (NotFoundError, PageDamaged):
+        except (NotFoundError, PageNotServed):
             return self._error(error)
         self.state = ClientState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
@@ -418,7 +418,7 @@ class CommandCore:
             error = CommandError.BAD_TO_BOOKMARK
             last_number = self._by_bookmark(view.get_bookmark, last)
             end = view.offset_of(last_number + 1)
-        except (NotFoundError, PageDamaged):
+        except (NotFoundError, PageNotServed):
             return self._error(error)
         if last_number < first_number:
             return self._error(error)
@@ -436,7 +436,7 @@ class CommandCore:
             offset = view.offset_of(entry.number)
         except NotFoundError:
             return [Send(ok + NOT_FOUND_ANSWER)]
-        except PageDamaged:  # "not found" would be wrong
+        except PageNotServed:  # "not found" would be wrong
             is_bookmark = isinstance(what, bytes)
             return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
         # In the file, only its first byte differs.

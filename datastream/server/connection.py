@@ -22,6 +22,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import math
 import os
 import socket
 import ssl
@@ -33,7 +34,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from sluice.datastream.client.blocking_client import TlsContext
-from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
+from sluice.datastream.errors import (
+    DatastreamError,
+    PageDamaged,
+    PageNotLocal,
+    PageNotServed,
+    PageUnchecked,
+    StreamChanged,
+)
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
@@ -67,6 +75,8 @@ CHECK_AHEAD_PAGES = 3
 """Pages checked ahead of the one that a client reads."""
 CHECK_THREADS = 4
 """Threads that check pages at first touch: clients on a slow disk do not wait for each other."""
+FETCH_THREADS = 16
+"""Threads that wait for pages of an archive: they hold up no check of a local page."""
 COMMANDS_PER_SLOT = 32
 """Commands of one client that one slot answers."""
 COPIED_BYTES = 1 << 16
@@ -155,6 +165,7 @@ class FirstTouch:
         self._sums = sums
         self._loop = loop
         self._threads = ThreadPoolExecutor(CHECK_THREADS, "page-check")
+        self._fetch_threads = ThreadPoolExecutor(FETCH_THREADS, "page-fetch")
         self._waiting: dict[int, list[WhenDone]] = {}
 
     def check(self, page_number: int, when_done: WhenDone) -> None:
@@ -172,7 +183,8 @@ class FirstTouch:
         waiting = self._waiting.get(page_number)
         if waiting is None:
             waiting = self._waiting[page_number] = []
-            self._threads.submit(self._check, page_number)
+            is_remote = self._sums.state(page_number) is PageState.REMOTE
+            (self._fetch_threads if is_remote else self._threads).submit(self._check, page_number)
         return waiting
 
     def _check(self, page_number: int) -> None:
@@ -195,7 +207,8 @@ class FirstTouch:
     async def close(self) -> None:
         """Forget all waiting clients; return when no thread reads the stream any more."""
         self._waiting.clear()
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        for threads in (self._threads, self._fetch_threads):
+            await asyncio.to_thread(threads.shutdown, cancel_futures=True)
 
 
 @dataclass(slots=True)
@@ -402,8 +415,8 @@ class Connection:
             action(*args)
         except PageUnchecked as unchecked:
             self._await_check(unchecked.page_number)
-        except PageDamaged as error:
-            _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
+        except PageNotServed as error:
+            _logger.info("client %s: ended before a page that is not served: %s", self.peer, error)
             self._queue.clear()
             self._closing = True
             self._guarded(self._pump)  # everything before it goes out whole
@@ -428,14 +441,26 @@ class Connection:
     def _await_check(self, page_number: int) -> None:
         self._context.waiting.discard(self)
         self._watch(want_read=False, want_write=False)
+        self.active_at = math.inf  # it waits for us
         self._context.first_touch.check(page_number, self._on_checked)
 
     def _on_checked(self, failure: Exception | None) -> None:
+        self.active_at = self._context.loop.time()
         if failure is None:
             self._guarded(self._pump)
+        elif isinstance(failure, PageNotLocal):
+            self._guarded(self._pump_without, failure)
         elif self._socket.fileno() >= 0:
             _logger.error("client %s: closed: a page cannot be checked: %s", self.peer, failure)
             self.close()
+
+    def _pump_without(self, missing: PageNotLocal) -> None:
+        """Send what there is before a page that the archive does not give."""
+        this_thread.not_local = missing
+        try:
+            self._pump()
+        finally:
+            this_thread.not_local = None
 
     def _on_readable(self) -> None:
         if self._is_securing:

@@ -23,6 +23,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sluice.datastream.client.blocking_client import TlsContext
@@ -72,6 +73,7 @@ class Relay:
         host, port: where it serves its clients; port 0 takes a free one, see `address`.
         follow_limits, server_limits, on_command_error, tls: as in `StreamFollower` and `StreamServer`.
         master_tls, master_tls_server_name: `tls` and `tls_server_name` of the `StreamFollower`.
+        beside: what runs while the stream is open.
         sleep: pauses in seconds (tests).
     """
 
@@ -89,8 +91,10 @@ class Relay:
         tls: TlsContext | None = None,
         master_tls: TlsContext | None = None,
         master_tls_server_name: str | None = None,
+        beside: Callable[[DataStreamer], AbstractContextManager[None]] = lambda streamer: nullcontext(),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._beside = beside
         self._masters = masters
         self._path = Path(path)
         self._listen_at = (host, port)
@@ -135,9 +139,10 @@ class Relay:
                 follower = self._follow(None)
                 header = await follower.reach()
                 streamer = await self._open(header)
-            await self._serve(streamer)
-            while True:
-                await self._keep(streamer, follower, await follower.receive())
+            with self._beside(streamer):
+                await self._serve(streamer)
+                while True:
+                    await self._keep(streamer, follower, await follower.receive())
         finally:
             if self._healing is not None:
                 self._healing.cancel()

@@ -87,6 +87,8 @@ class Scrubber:
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
         while True:
+            if self._streamer.remote.holds(self.next_page):
+                self.next_page = self._streamer.remote.end
             if self.next_page >= self._streamer.sums.full_count:
                 if self.next_page:
                     self._end_pass()

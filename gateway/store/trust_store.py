@@ -216,7 +216,7 @@ def ledger_to_start_with(
     if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
         return None
     kept = kept_ledger(store.data_dir)
-    block_0 = store.read_block(0) if store.first_number == 0 else None
+    block_0 = store.read_block(0) if store.first_available == 0 else None
     verdict_of_keys = partial(_verdict_on, keys=keys, mode=mode, rsa_book=rsa_book, root_layout=root_layout)
     chosen = given or kept
     if chosen is None and block_0 is not None:

@@ -64,13 +64,19 @@ class _Part:
 
 
 def block_batches(
-    pages: Iterable[PageEntries], first_number: int, end_number: int, columns: Mapping[str, pa.DataType]
+    pages: Iterable[PageEntries],
+    first_number: int,
+    end_number: int,
+    columns: Mapping[str, pa.DataType],
+    *,
+    may_be_cut: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks whose first entry is in a part of a stream, as `blocks_that_begin_in` does.
 
     Args:
         pages: from the one that begins with entry `first_number` on, as far as needed.
         end_number: the entry after the part's last.
+        may_be_cut: whether the last block may have no end yet; it is left out.
 
     Returns:
         A batch for each window: some MB, or one block.
@@ -102,7 +108,7 @@ def block_batches(
         held = [part.cut(cut_at)] if cut_at < len(part) else []
         if window.first_number + len(window) >= end_number:
             return
-    if held:
+    if held and not may_be_cut:
         _check_open(held, is_over=True)
 
 
