@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -129,23 +130,31 @@ def test_no_archive(tmp_path: Path) -> None:
 RUN = "import sys; from sluice.gateway.commands.restore import command; command(sys.argv[1:])"
 
 
-def test_killed_at_any_moment_the_same_command_goes_on(made: Path, tmp_path: Path) -> None:
-    chance, folder, kills = random.Random(37), tmp_path / "new", 0
+def restore_and_kill(made: Path, folder: Path, kills: int, seed: int) -> int:
+    """Kill the restoring of a chain again and again; return how often it ended by itself."""
+    chance, killed, ended = random.Random(seed), 0, 0
     line = [sys.executable, "-c", RUN, f"file://{made}/archive", str(folder)]
-    while True:
+    while killed < kills or not ended:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
         try:
-            output, _ = process.communicate(timeout=chance.uniform(0.5, 2.5) + 0.5 * kills)
+            output, _ = process.communicate(timeout=chance.uniform(0.6, 2.5) if killed < kills else 120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            kills += 1
-            assert (folder / "restoring").is_dir() or not (folder / "datastream.bin").exists()
+            killed += 1
+            assert (folder / "restoring").exists() or not (folder / "datastream.bin").exists()
             continue
-        break
-    assert process.returncode == 0, output
-    assert not (folder / "restoring").exists()
-    assert same_entries(folder, made / "node") == ARCHIVED_BLOCKS * 6 - 1
+        assert process.returncode == 0, output
+        assert not (folder / "restoring").exists()
+        assert same_entries(folder, made / "node") == ARCHIVED_BLOCKS * 6 - 1
+        shutil.rmtree(folder)
+        ended += 1
+    return ended
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_same_command_goes_on(made: Path, tmp_path: Path) -> None:
+    assert restore_and_kill(made, tmp_path / "new", 100 if os.environ.get("SLUICE_LONG") else 5, 37)
 
 
 def test_a_segment_that_is_there_is_not_fetched_again(made: Path, place: Path, tmp_path: Path) -> None:
