@@ -195,7 +195,19 @@ class Uploader:
         theirs = StreamDescription.decode(found, where)
         if theirs != ours:
             raise ArchiveDamaged("stream", str(theirs), f"{ours}, this node's stream", where)
+        self._look_for_ours()
         self._is_described = True
+
+    def _look_for_ours(self) -> None:
+        """Raises ArchiveDamaged if the archive lacks what this node has archived: it would get a gap."""
+        remote = self._streamer.remote
+        if remote.archived_pages:
+            last = remote.segment(remote.archived_pages - 1)
+            name = segment_name(last.first_page, last.digest)
+            if name not in self._names(last.first_page):
+                got = f"no {name}"
+                expected = "all that this node has archived: is archive.url that of another archive?"
+                raise ArchiveDamaged("archive", got, expected, self._store.url)
 
     def _build(self, first_page: int, file: IO[bytes]) -> SegmentObject:
         """Build a segment from the pages of the file, which must fit their sums."""

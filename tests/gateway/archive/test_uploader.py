@@ -164,6 +164,20 @@ def test_a_second_name_that_comes_while_pages_are_given_up(
     assert len(names(store)) == 2  # ours was not written beside it
 
 
+def test_an_archive_without_what_was_archived_gets_nothing(
+    streamer: DataStreamer, store: ArchiveStore, tmp_path: Path
+) -> None:
+    """Nobody could restore an archive that begins in the midst."""
+    assert Uploader(streamer, store, plan_of(streamer)).step()
+    other = open_store(f"file://{tmp_path}/other")
+    with pytest.raises(ArchiveDamaged, match=r"is archive.url that of another archive"):
+        Uploader(streamer, other, plan_of(streamer)).step()
+    assert not names(other)
+    shutil.copytree(tmp_path / "archive" / "segments", tmp_path / "other" / "segments")
+    run(Uploader(streamer, other, plan_of(streamer)))
+    assert len(names(other)) == 2
+
+
 # --- stores that lie ----------------------------------------------------------------------------------------
 
 
