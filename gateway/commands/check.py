@@ -28,7 +28,7 @@ from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.store.evidence import BLOCK_FILE_NAME
 from sluice.gateway.store.repair import find
 from sluice.gateway.store.stream_check import BlockCheck
-from sluice.gateway.store.stream_pair import network_reader
+from sluice.gateway.store.stream_pair import CUT_BLOCKS_DEFAULT, network_reader
 
 __all__ = [
     "check_file",
@@ -257,12 +257,17 @@ def check_file(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
         blocks = BlockCheck(
             lambda what, offset, number: wrong_blocks.append((what, offset, number)),
             None if network is None else network_reader(network),
+            0 if network is None else network.committed.total_entries,
         )
         show = stack.enter_context(page_bar(quiet=quiet))
         result = check_stream(file, visitor=blocks, progress=partial(show, f"checking {file.name}"))
     blocks.end()
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
+    if blocks.uncommitted_count:
+        is_of_crash = blocks.uncommitted_count <= CUT_BLOCKS_DEFAULT
+        what = f"{blocks.uncommitted_count} blocks at the end are in this file only"
+        result.add(Severity.UNFINISHED if is_of_crash else Severity.DAMAGE, what)
     if result.header is not None and not result.counts[Severity.DAMAGE] and not _is_native(file):
         refusal = find(file, result.header.stream_type).refusal
         if refusal is not None:

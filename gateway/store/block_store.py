@@ -67,7 +67,7 @@ from sluice.gateway.store.evidence import (
     judge_for,
     look_for_lost_blocks,
 )
-from sluice.gateway.store.stream_pair import StreamPair
+from sluice.gateway.store.stream_pair import CUT_BLOCKS_DEFAULT, StreamPair
 
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
 
@@ -204,7 +204,7 @@ class BlockStore:
                         raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
                     network = open_stream(network_path, disk=network_disk)
                     try:
-                        pair = StreamPair(streamer, network, 2 * max(group_blocks_max, GROUP_BLOCKS_DEFAULT))
+                        pair = StreamPair(streamer, network, max(2 * group_blocks_max, CUT_BLOCKS_DEFAULT))
                     except BaseException:
                         network.close()
                         raise

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
@@ -35,8 +36,12 @@ from sluice.gateway.blocks.native_layout import (
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookmark_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
+from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT
 
-__all__ = ["StreamPair", "network_reader"]
+__all__ = ["CUT_BLOCKS_DEFAULT", "StreamPair", "network_reader"]
+
+CUT_BLOCKS_DEFAULT: Final = 2 * GROUP_BLOCKS_DEFAULT
+"""Most blocks that a crash leaves in one file only: those of a commit and of the one begun before it."""
 
 log = logging.getLogger(__name__)
 

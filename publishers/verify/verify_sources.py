@@ -8,7 +8,7 @@ Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import BlockRefused, LayoutError
+from sluice.gateway.blocks.native_layout import NetworkEntry, entries_so_far, whole_blocks
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
 from sluice.gateway.blocks.verification import BlockVerifier
@@ -40,7 +41,12 @@ from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefus
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import ask_held, failure_of
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
-from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
+from sluice.publishers.sources.stream_runs import (
+    STREAM_FILE_NAME,
+    PagesReader,
+    block_file_beside,
+    stream_file_in,
+)
 from sluice.publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
 __all__ = [
@@ -275,9 +281,15 @@ class StoredSource:
     """
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
-        self._path = stream_file_in(path)
+        stream = stream_file_in(path)
+        blocks = block_file_beside(stream)
+        self._path = stream if blocks is None else blocks
+        self._network: PagesReader | None = None
+        """The network's stream of a native chain."""
         with self._faults_named():
             self._pages = PagesReader(self._path)
+            if blocks is not None:  # after the blocks: their stream is never behind
+                self._network = PagesReader(stream.with_name(STREAM_FILE_NAME))
             if self._pages.page_count == 0:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
@@ -288,10 +300,10 @@ class StoredSource:
     def jobs(self) -> Iterator[Job]:
         """Yield each block; raise SourceRefused for a damaged file."""
         for stored in self._blocks_from(self._page_before(self._wanted.start)):
-            if stored.number >= self._wanted.stop:
-                return
             if stored.number in self._wanted:
                 yield _job(stored)
+            if stored.number + 1 >= self._wanted.stop:
+                return
 
     def block_0(self) -> Job | None:
         """Return block 0."""
@@ -300,8 +312,15 @@ class StoredSource:
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
         run = self._pages.run_from(page_number)
         with self._faults_named():
-            entries = chain.from_iterable(self._pages.pages_from(run))
+            entries: Iterable[Entry] = chain.from_iterable(self._pages.pages_from(run))
+            if self._network is not None:
+                entries = whole_blocks(entries, self._network_entries)
             yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
+
+    def _network_entries(self, first: int, end: int) -> Iterator[NetworkEntry]:
+        assert self._network is not None
+        for entry in self._network.entries(first, end):
+            yield entry.type, entry.data
 
     def _page_before(self, number: int) -> int:
         """The last page on or after which another block ends before this one begins."""
@@ -323,11 +342,24 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
+        page_number = self._pages.page_count - 1
+        entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
         if entries[-1].type != BLOCK_END_TYPE:
             got = f"entry type {entries[-1].type:#x}"
             raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
-        return _number_at_end(entries[-1])
+        while True:
+            for entry in reversed(entries):
+                if entry.type == BLOCK_END_TYPE and self._is_committed(entry):
+                    return _number_at_end(entry)
+            page_number -= 1
+            if page_number < 0:
+                raise SourceRefused("blocks", f"{self._path} has none")
+            entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
+
+    def _is_committed(self, block_end: Entry) -> bool:
+        """Return whether the network's stream, which commits a native chain, has a block's entries."""
+        network = self._network
+        return network is None or entries_so_far(block_end.data) <= network.header.total_entries
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:

@@ -56,12 +56,14 @@ def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
         *([(seed, tuple(FaultKind)) for seed in range(200, 204)] if LONG else []),
     ],
 )
-def test_disks_that_are_thrown_away_take_nothing_acknowledged_with_them(
+def test_disks_of_native_chains_that_are_thrown_away_take_nothing_acknowledged_with_them(
     tmp_path: Path, seed: int, kinds: tuple[FaultKind, ...]
 ) -> None:
     script = draw(seed, 100, max(2, len(kinds)), kinds, seconds_max=1.0)
     said = script.lines()
-    options = Options(blocks_per_second=40, min_standbys=1, clients=3, subscribers=2, publishers=2)
+    options = Options(
+        blocks_per_second=40, min_standbys=1, clients=3, subscribers=2, publishers=2, layout="native"
+    )
     wrong = run(script, options, tmp_path, said.append)
     assert wrong == [], "\n".join(said)
 

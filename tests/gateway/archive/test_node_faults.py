@@ -95,7 +95,12 @@ async def test_a_store_that_does_not_give_pages(filled: Path, tmp_path: Path, pr
         remote = node.store.streamer.remote
         await until(lambda: remote.archived_pages == ARCHIVED_PAGES and remote.end >= 120)
         for place, (fault, words) in enumerate(
-            [("403", "privileges"), ("cut", "body"), ("wrong", "these are others"), ("lost", "error sending request")]
+            [
+                ("403", "privileges"),
+                ("cut", "body"),
+                ("wrong", "these are others"),
+                ("lost", "error sending request"),
+            ]
         ):
             old = OLD + 10 * place
             proxy.fault = fault
