@@ -388,6 +388,7 @@ class DataStreamer:
             )
         self._bookmarks.put_flushed({**remote.note_of(segment), **remote.marks(pages, remote.end)})
         remote.archived_pages = pages
+        remote.segment.cache_clear()
 
     @property
     def flushed_pages(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -36,6 +37,8 @@ READ_AHEAD_PAGES: Final = 16
 READ_AHEAD_THREADS: Final = 2
 ROOTS_KEPT: Final = 8
 """Segments whose root hashes are kept."""
+ERROR_SECONDS: Final = 300.0
+"""A failure is told of for this long, if nobody reads again."""
 PLACES_KEPT: Final = 1_024
 """Places where readers may read on."""
 
@@ -75,8 +78,8 @@ class ArchiveReader:
         """Bytes that the store gave."""
         self.errors_count = 0
         """Range reads that failed."""
-        self.last_error: str | None = None
-        """Why the last range read failed; None: it did not."""
+        self._failure: tuple[float, str] | None = None
+        """When and why the last range read failed; None: it did not."""
         remote.source = self.fetch
 
     def known_root(self, number: int, entry_number: int) -> bytes | None:
@@ -100,6 +103,13 @@ class ArchiveReader:
         if roots_digest(segment) != digest:
             raise remote.error(first_page, "the index of its segment has other root hashes than were proved")
         return {block.number: block.root_hash for block in segment.index.blocks}
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last range read failed, for some time; None: it did not."""
+        if self._failure is None or time.monotonic() - self._failure[0] > ERROR_SECONDS:
+            return None
+        return self._failure[1]
 
     def close(self) -> None:
         """Read no more; wait for the reads under way."""
@@ -157,9 +167,10 @@ class ArchiveReader:
         """Read a run."""
         try:
             self._put(run)
-            self.last_error = None
+            self._failure = None
         except (ArchiveUnavailable, ArchiveDamaged, PageNotLocal, OSError) as error:
-            run.failure = self.last_error = str(error)
+            run.failure = str(error)
+            self._failure = time.monotonic(), run.failure
             self.errors_count += 1
             log.warning(
                 "archived pages cannot be read",

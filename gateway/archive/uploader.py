@@ -51,6 +51,8 @@ BACKOFF_SECONDS: Final = 1.0
 BACKOFF_SECONDS_MAX: Final = 60.0
 LOOK_SECONDS: Final = 1.0
 """Time between two looks for a full segment."""
+WAIT_SECONDS: Final = 30.0
+"""Time between two looks for a segment that another node uploads."""
 NICENESS: Final = 10
 """Of the thread."""
 _READ_BACK_BYTES: Final = 8 << 20
@@ -122,7 +124,9 @@ class Uploader:
             try:
                 is_done = self.step()
                 self.failures_count, self.last_error = 0, None
-                pause = 0.0 if is_done else self._look_seconds
+                # Who waits for others asks the store.
+                pause = self._look_seconds if self._plan.uploads() else WAIT_SECONDS
+                pause = 0.0 if is_done else pause
             except Abandoned:
                 return
             except (GatewayError, DatastreamError, OSError) as error:
