@@ -57,7 +57,7 @@ from sluice.datastream.layout import (
     page_start,
     pages_used,
 )
-from sluice.datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 
 __all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
 
@@ -402,7 +402,8 @@ class _Walk:
         number = self._next_number
         self._next_number = number + 1
         self._result.entry_count += 1
-        if entry_type == BOOKMARK_TYPE:
+        # Others of that type are plain entries.
+        if entry_type == BOOKMARK_TYPE and BOOKMARK_SIZE_MIN <= size - ENTRY_HEAD_SIZE <= BOOKMARK_SIZE_MAX:
             bookmark = page[position + ENTRY_HEAD_SIZE : position + size]
             self._check_bookmark(bookmark, number, start + position)
         if self._visitor is not None:
@@ -427,10 +428,6 @@ class _Walk:
     def _check_bookmark(self, bookmark: bytes, number: int, offset: int) -> None:
         result = self._result
         result.bookmark_count += 1
-        if not 0 < len(bookmark) <= BOOKMARK_SIZE_MAX:
-            what = f"a bookmark of {len(bookmark)} bytes, expected 1 to {BOOKMARK_SIZE_MAX}: cannot be found"
-            result.add(Severity.NOTE, what, offset=offset, number=number)
-            return
         if self._index is None or number >= self._covered:
             return
         try:

@@ -18,15 +18,7 @@ from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.items import ItemKind, kinds_of, stream_entry_item, stream_entry_of
 from sluice.gateway.blocks.stream_layout import BLOCK_END_SIZE, BLOCK_END_TYPE, EntryRun, encode_runs
 
-__all__ = [
-    "ENTRIES_TYPE",
-    "NetworkEntry",
-    "encode_native",
-    "entries_so_far",
-    "is_bookmark",
-    "marked_entries",
-    "whole_blocks",
-]
+__all__ = ["ENTRIES_TYPE", "NetworkEntry", "encode_native", "entries_so_far", "is_bookmark", "whole_blocks"]
 
 ENTRIES_TYPE: Final = 0xB2
 """Entry type of the mark that stands for entries of the network's stream."""
@@ -105,14 +97,6 @@ def entries_so_far(block_end: bytes) -> int:
     return int(count)
 
 
-def marked_entries(entry: Entry) -> range:
-    """Return the numbers of the network's entries for which a mark of the block stream stands."""
-    if len(entry.data) != _MARK.size:
-        raise LayoutError(f"mark at entry {entry.number}", f"{len(entry.data)} bytes", f"{_MARK.size}")
-    first, count = _MARK.unpack(entry.data)
-    return range(first, first + count)
-
-
 def whole_blocks(
     entries: Iterable[Entry], read: Callable[[int, int], Iterable[NetworkEntry]]
 ) -> Iterator[Entry]:
@@ -126,8 +110,10 @@ def whole_blocks(
     """
     for entry in entries:
         if entry.type == ENTRIES_TYPE:
-            marked = marked_entries(entry)
-            for entry_type, data in read(marked.start, marked.stop):
+            if len(entry.data) != _MARK.size:
+                raise LayoutError(f"mark at entry {entry.number}", f"{len(entry.data)} bytes", "16")
+            first, count = _MARK.unpack(entry.data)
+            for entry_type, data in read(first, first + count):
                 yield Entry(_STREAM_ENTRY, entry.number, stream_entry_item(entry_type, data))
         elif entry.type == BLOCK_END_TYPE:
             entries_so_far(entry.data)

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,29 +19,34 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from sluice.datastream import DataStreamer
 from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from sluice.datastream.check.compare import compare_streams
+from sluice.datastream.errors import DatastreamError, StreamInUse
+from sluice.datastream.layout import Entry
 from sluice.gateway.archive.archive_check import ArchiveResult, check_archive
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.archive.restore import open_streams
+from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT
 from sluice.gateway.commands.archive_options import PathOrUrl, store_options
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.ignored_signals import unless_ignored
-from sluice.gateway.store.evidence import BLOCK_FILE_NAME
-from sluice.gateway.store.repair import find
+from sluice.gateway.store.chain_file import snapshot_if_whole
+from sluice.gateway.store.cutting import stream_type_of
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME, is_native
+from sluice.gateway.store.pair_repair import find_pair
+from sluice.gateway.store.repair import Found, find
 from sluice.gateway.store.stream_check import BlockCheck
-from sluice.gateway.store.stream_pair import CUT_BLOCKS_DEFAULT, network_reader
+from sluice.gateway.store.stream_pair import network_reader
 
 __all__ = [
     "check_file",
     "command",
+    "native_folder_of",
     "page_bar",
     "print_check",
-    "refuse_native",
     "stream_file_of",
     "unwound_by_signals",
 ]
 
-_STREAM_FILE_NAME = "datastream.bin"
 _SHOWN_PAGES = 10
 _MARKS = {
     Severity.DAMAGE: "damage    ",
@@ -97,7 +103,7 @@ def command(
         for file, other in zip(files, _files_of(against), strict=False):
             _compare(file, other, as_json=as_json)
         return
-    are_sound = [_is_sound(file, repair=repair, as_json=as_json) for file in files]
+    are_sound = [_is_sound(file, repair=repair, as_json=as_json, weighs=file is files[-1]) for file in files]
     if not all(are_sound):
         sys.exit(1)
 
@@ -135,18 +141,22 @@ def _archive_as_json(result: ArchiveResult, *, indexes_only: bool) -> dict[str, 
 
 def _files_of(path: Path) -> list[Path]:
     """Return the stream files in a data folder, two in the native layout; or the file itself."""
-    file = stream_file_of(path)
-    blocks = file.with_name(BLOCK_FILE_NAME)
-    return [file, blocks] if path.is_dir() and blocks.exists() else [file]
+    native = native_folder_of(path) if path.is_dir() else None
+    if native is not None:
+        return [native / STREAM_FILE_NAME, native / BLOCK_FILE_NAME]
+    return [stream_file_of(path)]
 
 
-def _is_sound(file: Path, *, repair: bool, as_json: bool) -> bool:
-    """Check a file, repair it if wanted, and print what was found; return whether it is sound now."""
+def _is_sound(file: Path, *, repair: bool, as_json: bool, weighs: bool) -> bool:
+    """Check a file, repair it if wanted, and print what was found; return whether it is sound now.
+
+    `weighs`: look for evidence that a header went back, too.
+    """
     with unwound_by_signals():
-        result, blocks = check_file(file, quiet=as_json)
+        result, blocks = check_file(file, quiet=as_json, weighs=weighs)
         repaired = repair_stream(file, result) if repair else []
         if repaired:
-            again, blocks = check_file(file, quiet=as_json)
+            again, blocks = check_file(file, quiet=as_json, weighs=weighs)
             is_sound = again.is_sound
         else:
             is_sound = result.is_sound
@@ -171,24 +181,34 @@ def unwound_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _is_native(file: Path) -> bool:
-    """Return whether a file is one of the two of a native chain."""
-    return file.name in (_STREAM_FILE_NAME, BLOCK_FILE_NAME) and file.with_name(BLOCK_FILE_NAME).exists()
+def native_folder_of(path: Path) -> Path | None:
+    """Return the folder of a native chain, if a path is this folder or one of the two files in it.
 
-
-def refuse_native(file: Path) -> None:
-    """Raise Fatal for a file of a native chain, which this command would take apart."""
-    if _is_native(file):
-        expected = f"a stream file without {BLOCK_FILE_NAME} beside it"
-        raise Fatal(str(file), got="one of the two files of a native chain", expected=expected)
+    Raises:
+        Fatal: one of the files is missing.
+    """
+    folder = path if path.is_dir() else path.parent
+    if path != folder and path.name not in (STREAM_FILE_NAME, BLOCK_FILE_NAME):
+        return None
+    if path.name == BLOCK_FILE_NAME and not (folder / STREAM_FILE_NAME).exists():
+        snapshot = snapshot_if_whole(folder)
+        if snapshot is None or snapshot.layout != NATIVE_LAYOUT:
+            return None  # any stream may have this name
+    elif not is_native(folder):
+        return None
+    for file in (folder / STREAM_FILE_NAME, folder / BLOCK_FILE_NAME):
+        if not file.is_file():
+            expected = "the other file of the native chain; a peer or a backup has both"
+            raise Fatal(str(file), got="no such file", expected=expected)
+    return folder
 
 
 def stream_file_of(path: Path) -> Path:
     """Return the stream file in a data folder, or the file itself."""
-    file = path / _STREAM_FILE_NAME if path.is_dir() else path
+    file = path / STREAM_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         is_folder = path.is_dir()
-        got = f"a folder without {_STREAM_FILE_NAME}" if is_folder else "neither a file nor a folder"
+        got = f"a folder without {STREAM_FILE_NAME}" if is_folder else "neither a file nor a folder"
         raise Fatal(str(path), got=got, expected="a stream file in it" if is_folder else "a stream file")
     return file
 
@@ -246,33 +266,76 @@ def page_bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def check_file(file: Path, *, quiet: bool) -> tuple[CheckResult, BlockCheck]:
-    """Check a stream file and its blocks, with a bar unless `quiet`."""
+def check_file(file: Path, *, quiet: bool, weighs: bool = True) -> tuple[CheckResult, BlockCheck]:
+    """Check a stream file and its blocks, with a bar unless `quiet`.
+
+    `weighs`: look for evidence that a header went back, too.
+    """
     wrong_blocks: list[tuple[str, int, int]] = []
-    network_path = file.with_name(_STREAM_FILE_NAME)
+    network_path = file.with_name(STREAM_FILE_NAME)
+    names = (STREAM_FILE_NAME, BLOCK_FILE_NAME)
+    is_pair = file.name in names and all(file.with_name(name).exists() for name in names)
+    found = _find_pair(file.parent) if is_pair and weighs else None
+    whole = None if found is None or found.network is None else found.network.whole_entries
+    can_read_blocks = True
     with contextlib.ExitStack() as stack:
         network = None
-        if file.name == BLOCK_FILE_NAME and network_path.exists():
-            network = stack.enter_context(DataStreamer.open(network_path, read_only=True))
+        if is_pair and file.name == BLOCK_FILE_NAME:
+            try:
+                stream_type = stream_type_of(network_path)
+                network = DataStreamer.open(network_path, stream_type=stream_type, read_only=True)
+                stack.enter_context(network)
+            except StreamInUse:
+                raise
+            except DatastreamError:  # reported of that file, and below
+                can_read_blocks = False
         blocks = BlockCheck(
             lambda what, offset, number: wrong_blocks.append((what, offset, number)),
             None if network is None else network_reader(network),
-            0 if network is None else network.committed.total_entries,
         )
         show = stack.enter_context(page_bar(quiet=quiet))
-        result = check_stream(file, visitor=blocks, progress=partial(show, f"checking {file.name}"))
+        visitor = None
+        if can_read_blocks:
+            visitor = blocks if whole is None or file.name != BLOCK_FILE_NAME else _Whole(blocks, whole)
+        result = check_stream(file, visitor=visitor, progress=partial(show, f"checking {file.name}"))
     blocks.end()
+    if whole is not None and file.name == BLOCK_FILE_NAME and whole < result.entry_count:
+        what = f"blocks that were not committed in {STREAM_FILE_NAME}, too; opening cuts them off"
+        result.add(Severity.UNFINISHED, what, number=whole)
     for what, offset, number in wrong_blocks:
         result.add(Severity.DAMAGE, what, offset=offset, number=number)
-    if blocks.uncommitted_count:
-        is_of_crash = blocks.uncommitted_count <= CUT_BLOCKS_DEFAULT
-        what = f"{blocks.uncommitted_count} blocks at the end are in this file only"
-        result.add(Severity.UNFINISHED if is_of_crash else Severity.DAMAGE, what)
-    if result.header is not None and not result.counts[Severity.DAMAGE] and not _is_native(file):
-        refusal = find(file, result.header.stream_type).refusal
+    if result.header is not None and weighs and not is_pair and not result.counts[Severity.DAMAGE]:
+        found = find(file, result.header.stream_type)
+    if found is not None and found.damage is None:
+        refusal = found.refusal
         if refusal is not None:
             result.add(Severity.DAMAGE, f"a start refuses the stream (sluice repair): {refusal}")
     return result, blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Shows a check the first entries only."""
+
+    check: BlockCheck
+    count: int
+
+    def entry(self, entry: Entry, offset: int) -> None:
+        if entry.number < self.count:
+            self.check.entry(entry, offset)
+
+    def gap(self) -> None:
+        self.check.gap()
+
+
+def _find_pair(folder: Path) -> Found | None:
+    """Examine a native chain; None: a header page is damaged, which is reported of that file."""
+    try:
+        return find_pair(folder, stream_type_of(folder / BLOCK_FILE_NAME))
+    except StreamInUse:
+        raise
+    except DatastreamError:
+        return None
 
 
 def _as_json(

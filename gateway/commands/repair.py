@@ -9,13 +9,15 @@ from pathlib import Path
 
 import click
 
-from sluice.gateway.commands.check import refuse_native, stream_file_of
+from sluice.gateway.commands.check import native_folder_of, stream_file_of
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.truncate import is_wanted
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME
 from sluice.gateway.store.cutting import stream_type_of
-from sluice.gateway.store.repair import Found, Offer, RepairChoice, find, take
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME
+from sluice.gateway.store.pair_repair import find_pair, take_pair
+from sluice.gateway.store.repair import Found, NetworkEvidence, Offer, RepairChoice, find, take
 from sluice.gateway.table_lines import table_lines
 
 __all__ = ["command"]
@@ -34,14 +36,16 @@ __all__ = ["command"]
     "--cut-to",
     type=NamedPath(path_type=Path),
     metavar="FILE",
-    help="New file for a copy of what is removed. Default: a file named cut-… beside the stream file.",
+    help="New file for a copy of what is removed. Default: a file named cut-… beside the stream file. A "
+    "native chain has two files, which take the default.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_json: bool) -> None:
     """Show what header, index and chain.json say about a stream that a node refuses, and what can be done.
 
-    DIR is the data folder of a stopped node. FILE is a stream file whose server is stopped. Without --take
+    DIR is the data folder of a stopped node; both files of a native chain are repaired together. FILE is a
+    stream file whose server is stopped. Without --take
     the command changes nothing. With it, the command first copies what it removes to a file of its own, and
     rebuilds the index of bookmarks. If it is killed at any moment, run it again. The exit status is 1 if
     something is wrong and not repaired.
@@ -50,29 +54,37 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
     """
     if as_json and choice is not None and not yes:
         raise click.UsageError("--json cannot ask: expected --yes with it")
-    file = stream_file_of(path)
-    refuse_native(file)
+    native = native_folder_of(path)
+    if native is not None and cut_to is not None:
+        raise click.UsageError(f"--cut-to: {native} has the two files of a native chain: expected none")
+    file = stream_file_of(path) if native is None else native / BLOCK_FILE_NAME
     stream_type = stream_type_of(file)
     if choice is None:
-        found = find(file, stream_type)
+        found = find(file, stream_type) if native is None else find_pair(native, stream_type)
         click.echo(json.dumps(_as_json(found)) if as_json else "\n".join(_lines(found)))
         if found.refusal is not None:
             sys.exit(1)
         return
 
-    def agree(found: Found, offer: Offer, place: Path | None) -> None:
+    def agree(found: Found, offer: Offer, *places: Path | None) -> None:
         """Show the finding and the plan, and ask."""
-        lines = [*_lines(found, offer), *([] if place is None else [f"goes to {place} first"])]
+        lines = [*_lines(found, offer), *(f"goes to {place} first" for place in places if place is not None)]
         if not yes and not is_wanted(lines, "Do it?"):
             raise Fatal(str(file), got="no consent to repair", expected="y, or --yes; nothing was changed")
 
-    offer, place = take(file, stream_type, RepairChoice(choice), cut_to, agree)
+    places: tuple[Path | None, ...]
+    if native is None:
+        offer, place = take(file, stream_type, RepairChoice(choice), cut_to, agree)
+        places = (place,)
+    else:
+        offer, places = take_pair(native, stream_type, RepairChoice(choice), agree)
     if as_json:
-        click.echo(json.dumps(_offer_as_json(offer) | {"file": str(file), "cut_to": place and str(place)}))
+        click.echo(json.dumps(_taken_as_json(file, offer, *places)))
         return
     click.echo(f"{file} ends with {_end(offer)} now")
-    if place is not None:
-        click.echo(f"What was cut is in {place}")
+    for place in places:
+        if place is not None:
+            click.echo(f"What was cut is in {place}")
 
 
 def _lines(found: Found, chosen: Offer | None = None) -> Iterator[str]:
@@ -97,22 +109,44 @@ def _beliefs(found: Found) -> list[tuple[str, str]]:
         ("index", "says nothing" if index is None else f"covers {index} entries"),
         ("behind the header", str(standing.behind)),
     ]
+    if found.network is not None:
+        network, tail, _ = found.network
+        name, index, header = network.file.path.name, network.index_count, network.header
+        rows += [
+            (f"{name}: header", f"counts {header.total_entries} entries in {header.total_length} bytes"),
+            (f"{name}: index", "says nothing" if index is None else f"covers {index} entries"),
+            (f"{name}: behind the header", str(tail)),
+        ]
     if found.is_node:
         chain = standing.chain_block
         rows.append((SNAPSHOT_NAME, "says nothing" if chain is None else f"knows of block {chain}"))
     if found.damage is not None:
         rows.append(("damage", f"{found.damage.found}, expected {found.damage.expected}"))
+    if found.network is not None and found.refusal is not None:
+        damage = found.network.evidence.file.refusal
+        if damage is not None:
+            rows.append((f"{STREAM_FILE_NAME}: damage", f"{damage.found}, expected {damage.expected}"))
+        elif found.damage is None:
+            rows.append(("refused", found.refusal))
     return rows
 
 
 def _gives(offer: Offer) -> str:
-    goes = f"{offer.cut_entries} entries, {offer.cut_bytes} bytes go" if offer.cut_bytes else "nothing goes"
+    goes = _goes(offer)
+    if offer.network is not None:
+        goes += f"; of {STREAM_FILE_NAME} {_goes(offer.network)}"
     why = "" if offer.why_no_more is None else f"; no more, because {offer.why_no_more}"
     return f"ends with {_end(offer)}; {goes}{why}"
 
 
+def _goes(offer: Offer) -> str:
+    return f"{offer.cut_entries} entries, {offer.cut_bytes} bytes go" if offer.cut_bytes else "nothing goes"
+
+
 def _end(offer: Offer) -> str:
     entries = f"{offer.totals.total_entries} entries"
+    if offer.network is not None:
+        entries += f", {offer.network.totals.total_entries} in {STREAM_FILE_NAME}"
     return entries if offer.last_block is None else f"block {offer.last_block}, {entries}"
 
 
@@ -135,16 +169,50 @@ def _as_json(found: Found) -> dict[str, object]:
             "last_block": standing.behind.last,
         },
         "damage_offset": None if found.damage is None else found.damage.offset,
+        "network": None if found.network is None else _network_as_json(found.network),
         "choices": [_offer_as_json(offer) for offer in found.offers],
     }
 
 
+def _network_as_json(found: NetworkEvidence) -> dict[str, object]:
+    network, tail, _ = found
+    header, damage = network.header, network.file.refusal
+    return {
+        "file": str(network.file.path),
+        "header": {"entries": header.total_entries, "bytes": header.total_length},
+        "index_entries": network.index_count,
+        "behind": {"entries": tail.entry_count},
+        "damage_offset": None if damage is None else damage.offset,
+    }
+
+
 def _offer_as_json(offer: Offer) -> dict[str, object]:
+    network = offer.network
     return {
         "take": offer.choice.value,
-        "entries": offer.totals.total_entries,
+        **_part_as_json(offer),
         "last_block": offer.last_block,
+        "why_no_more": offer.why_no_more,
+        "network": None if network is None else _part_as_json(network),
+    }
+
+
+def _part_as_json(offer: Offer) -> dict[str, object]:
+    return {
+        "entries": offer.totals.total_entries,
         "cut_entries": offer.cut_entries,
         "cut_bytes": offer.cut_bytes,
-        "why_no_more": offer.why_no_more,
     }
+
+
+def _taken_as_json(
+    file: Path, offer: Offer, place: Path | None, network_place: Path | None = None
+) -> dict[str, object]:
+    said = _offer_as_json(offer) | {"file": str(file), "cut_to": place and str(place)}
+    if offer.network is not None:
+        beside = {
+            "file": str(file.with_name(STREAM_FILE_NAME)),
+            "cut_to": network_place and str(network_place),
+        }
+        said["network"] = _part_as_json(offer.network) | beside
+    return said

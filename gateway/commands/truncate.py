@@ -14,13 +14,22 @@ import click
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from sluice.gateway.commands.check import refuse_native, stream_file_of
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
+from sluice.gateway.commands.check import native_folder_of, stream_file_of
 from sluice.gateway.commands.ds_client import BookmarkForms
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import STREAM_FILE_NAME, BlockStore
-from sluice.gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut
+from sluice.gateway.store.cutting import (
+    CutCheck,
+    block_time,
+    check_place,
+    entries_of,
+    look_at,
+    write_cut,
+    write_entries,
+)
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME
 
 __all__ = ["command", "is_wanted"]
 
@@ -37,12 +46,41 @@ class _Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _File:
     path: Path
-    is_node: bool
     kept_entries: int
     total_entries: int
     cut_bytes: int
+
+    @classmethod
+    def of(cls, streamer: DataStreamer, kept: int) -> _File:
+        totals = streamer.committed
+        cut_bytes = totals.total_length - streamer.offset_of(kept)
+        return cls(streamer.path, kept, totals.total_entries, cut_bytes)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "file": str(self.path),
+            "kept_entries": self.kept_entries,
+            "cut_entries": self.total_entries - self.kept_entries,
+            "cut_bytes": self.cut_bytes,
+        }
+
+    def stays(self) -> str:
+        return f"entries 0 to {self.kept_entries - 1}" if self.kept_entries else "no entry"
+
+    def goes(self, of: str = "") -> str:
+        if self.kept_entries == self.total_entries:
+            return f"no entry{of}"
+        return f"entries {self.kept_entries} to {self.total_entries - 1}{of}, {self.cut_bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    file: _File
+    network: _File | None
+    """The network's stream of a native chain."""
+    is_node: bool
     blocks: _Blocks | None
     """None: not cut by blocks."""
     place: Path
@@ -51,12 +89,10 @@ class _Plan:
     def as_json(self, *, truncated: bool) -> dict[str, object]:
         blocks = self.blocks
         return {
-            "file": str(self.path),
+            **self.file.as_json(),
+            "network": None if self.network is None else self.network.as_json(),
             "kind": "node" if self.is_node else "stream",
             "truncated": truncated,
-            "kept_entries": self.kept_entries,
-            "cut_entries": self.total_entries - self.kept_entries,
-            "cut_bytes": self.cut_bytes,
             "cut_to": str(self.place) if truncated else None,
             "last_block": None if blocks is None else blocks.kept_last,
             "cut_first_block": None if blocks is None or not truncated else blocks.kept_last + 1,
@@ -65,10 +101,15 @@ class _Plan:
 
     def lines(self) -> Iterator[str]:
         kind = "data folder of a node" if self.is_node else "stream file"
-        yield f"{self.path}: {kind}, {self.total_entries} entries"
-        last = self.kept_entries - 1
-        kept = f"entries 0 to {last}" if self.kept_entries else "no entry"
-        cut = f"entries {self.kept_entries} to {self.total_entries - 1}, {self.cut_bytes} bytes"
+        file, network = self.file, self.network
+        kept, cut = file.stays(), file.goes()
+        if network is None:
+            yield f"{file.path}: {kind}, {file.total_entries} entries"
+        else:
+            name = network.path.name
+            yield f"{file.path}: {kind}, {file.total_entries} entries, {network.total_entries} in {name}"
+            kept += f", {network.stays()} of {name}"
+            cut += f", {network.goes(f' of {name}')}"
         if self.blocks is not None:
             blocks = self.blocks
             kept = f"{_numbers(blocks.first, blocks.kept_last)}, {kept}"
@@ -131,10 +172,12 @@ def command(
         raise click.UsageError("expected one of --to-block, --to-entry and --to-bookmark")
     if as_json and not yes:
         raise click.UsageError("--json cannot ask: expected --yes with it")
-    file = stream_file_of(path)
-    refuse_native(file)
+    native = native_folder_of(path)
+    if native is not None and to_block is None:
+        raise click.UsageError(f"{native} has the two files of a native chain: expected --to-block")
+    file = stream_file_of(path) if native is None else native / BLOCK_FILE_NAME
     looked = look_at(file)
-    is_node = looked.holds_blocks and file.name == STREAM_FILE_NAME
+    is_node = native is not None or (looked.holds_blocks and file.name == STREAM_FILE_NAME)
     if to_block is not None and not looked.holds_blocks:
         raise click.UsageError(
             f"--to-block: {file} does not end with a block: expected --to-entry or --to-bookmark"
@@ -150,15 +193,27 @@ def command(
         if kept == total:
             _say(plan, as_json=as_json, truncated=False)
             return
-        check_place(plan.place, total - kept)
+        check_place(plan.place, total - kept if native is None else None)
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no consent to cut", expected="y, or --yes; nothing was changed")
-        write_cut(streamer, kept, plan.place)
-        if store is not None and to_block is not None:
-            store.truncate(to_block)
-        else:
+        if store is None or to_block is None:
+            write_cut(streamer, kept, plan.place)
             streamer.truncate_file(kept)
+        else:
+            if store.pair is None:
+                write_cut(streamer, kept, plan.place)
+            else:
+                write_entries(streamer.header, entries_of(_blocks_behind(store, to_block)), plan.place)
+            store.truncate(to_block)
     _say(plan, as_json=as_json, truncated=True)
+
+
+def _blocks_behind(store: BlockStore, number: int) -> Iterator[StoredBlock]:
+    assert store.last_number is not None
+    for cut_number in range(number + 1, store.last_number + 1):
+        block = store.read_block(cut_number)
+        assert block is not None
+        yield block
 
 
 @contextmanager
@@ -249,12 +304,14 @@ def _planned(
             times = block_time(streamer, kept), block_time(streamer, last_begins)
             name = f"cut-blocks-{to_block + 1}-to-{last}.bin"
         blocks = _Blocks(first, to_block, last, times)
+    pair = None if store is None else store.pair
+    network = None
+    if pair is not None and to_block is not None:
+        network = _File.of(pair.network, pair.entries_before(to_block + 1))
     return _Plan(
-        path=file,
+        file=_File.of(streamer, kept),
+        network=network,
         is_node=store is not None,
-        kept_entries=kept,
-        total_entries=total,
-        cut_bytes=streamer.committed.total_length - streamer.offset_of(kept),
         blocks=blocks,
         place=cut_to or file.with_name(name),
     )
@@ -276,11 +333,13 @@ def _say(plan: _Plan, *, as_json: bool, truncated: bool) -> None:
     if as_json:
         click.echo(json.dumps(plan.as_json(truncated=truncated)))
         return
-    last = f"{plan.kept_entries} entries"
+    path, last = plan.file.path, f"{plan.file.kept_entries} entries"
+    if plan.network is not None:
+        last += f", {plan.network.kept_entries} in {plan.network.path.name}"
     if plan.blocks is not None:
         last = f"block {plan.blocks.kept_last}, {last}"
     if not truncated:
-        click.echo(f"{plan.path} already ends with {last}: nothing was changed")
+        click.echo(f"{path} already ends with {last}: nothing was changed")
         return
-    click.echo(f"{plan.path} ends with {last} now")
+    click.echo(f"{path} ends with {last} now")
     click.echo(f"What was cut is in {plan.place}")

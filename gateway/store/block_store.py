@@ -39,7 +39,7 @@ from sluice.datastream.file.evidence import Evidence
 from sluice.datastream.file.opening import Judge
 from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
-from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.layout import BOOKMARK_TYPE, Committed
 from sluice.gateway.blocks.chain import Chain, LastLayout
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
 from sluice.gateway.blocks.stream_layout import (
@@ -59,15 +59,24 @@ from sluice.gateway.blocks.stream_layout import (
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import make_folder, replace_file
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack, read_snapshot
+from sluice.gateway.store.chain_file import (
+    SNAPSHOT_NAME,
+    CutMark,
+    Snapshot,
+    pack,
+    read_snapshot,
+    snapshot_if_whole,
+)
 from sluice.gateway.store.evidence import (
     BLOCK_FILE_NAME,
     GROUP_BLOCKS_DEFAULT,
     STREAM_FILE_NAME,
+    cut_blocks_max,
+    is_native,
     judge_for,
     look_for_lost_blocks,
 )
-from sluice.gateway.store.stream_pair import CUT_BLOCKS_DEFAULT, StreamPair
+from sluice.gateway.store.stream_pair import StreamPair, whole_entries
 
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
 
@@ -174,8 +183,8 @@ class BlockStore:
         """
         try:
             make_folder(data_dir)
-            is_native = _is_native(data_dir, layout)
-            path = data_dir / (BLOCK_FILE_NAME if is_native else STREAM_FILE_NAME)
+            has_pair = _has_native(data_dir, layout)
+            path = data_dir / (BLOCK_FILE_NAME if has_pair else STREAM_FILE_NAME)
             judge = judge or judge_for(data_dir, group_blocks_max)
             if disk is None and not path.exists():
                 look_for_lost_blocks(data_dir, path)
@@ -190,27 +199,11 @@ class BlockStore:
                 go_on=go_on,
                 past_damage=past_damage,
             )
-            streamer = open_stream(path, disk=disk, judge=judge)
-            pair = None
-            if is_native:
-                try:
-                    network_path = data_dir / STREAM_FILE_NAME
-                    if (
-                        network_disk is None
-                        and streamer.committed.total_entries
-                        and not network_path.exists()
-                    ):
-                        expected = f"the entries of the blocks in {path.name}"
-                        raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
-                    network = open_stream(network_path, disk=network_disk)
-                    try:
-                        pair = StreamPair(streamer, network, max(2 * group_blocks_max, CUT_BLOCKS_DEFAULT))
-                    except BaseException:
-                        network.close()
-                        raise
-                except BaseException:
-                    streamer.close()
-                    raise
+            if has_pair:
+                most = cut_blocks_max(group_blocks_max)
+                streamer, pair = _open_pair(data_dir, open_stream, disk, network_disk, judge, most)
+            else:
+                streamer, pair = open_stream(path, disk=disk, judge=judge), None
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
@@ -474,7 +467,8 @@ class BlockStore:
 
         Raises:
             Fatal: there is no such block.
-            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped.
+            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped. Of a native chain that
+                is decided when it is opened again: only `close` may follow.
         """
         first, last, before = self.first_number, self.last_number, self.chain
         if first is None or last is None or not first <= number <= last:
@@ -482,18 +476,23 @@ class BlockStore:
             raise Fatal(str(self.data_dir), got=held, expected=f"a chain that has block {number}")
         if number == last:
             return
-        if self.pair is not None:
-            raise Fatal(str(self.data_dir), got="a native stream", expected="one that holds blocks")
-        end = self.streamer.get_bookmark(bookmark_of(number + 1))
+        end, pair = self.streamer.get_bookmark(bookmark_of(number + 1)), self.pair
+        cut = None if pair is None else CutMark(end, pair.entries_before(number + 1))
         self.chain = Chain(first)
         try:
             self._roll_forward(first, number, go_on)
             assert self.chain.last_root_hash == self._root_hash_of(number, last)
             # Before the stream: a snapshot is never ahead of the stream.
-            self._replace_snapshot(flush=True)
+            self.is_doubted = cut is not None  # until the mark is gone, `close` leaves it
+            self._replace_snapshot(flush=True, cut=cut)
             self._snapshot_number = number
             self._note_last(number)
-            self.streamer.truncate_file(end)
+            if pair is None:
+                self.streamer.truncate_file(end)
+            else:
+                pair.truncate(end)
+                self._replace_snapshot(flush=True)
+                self.is_doubted = False
         except BaseException:
             if self.streamer.committed.total_entries > end:  # else the error came after the commit point
                 self.chain = before
@@ -525,20 +524,36 @@ class BlockStore:
                 got=f"a chain that ends at block {self.chain.last_number}",
                 expected=f"block {last[0]}, as in its last entry",
             )
+        if self.pair is not None:
+            self._remove_mark()
         self._note_last(last[0])
         log.info(
             "block store opened",
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
         )
 
+    def _remove_mark(self) -> None:
+        """Replace a snapshot that says that the chain is being cut. Raises Fatal if the disk refuses."""
+        snapshot = snapshot_if_whole(self.data_dir)
+        if snapshot is None or snapshot.cut is None:
+            return
+        is_cut = self.last_number == snapshot.chain.last_number
+        text = "is finished" if is_cut else "was not committed: the chain is as before"
+        log.warning(f"a cut of blocks {text}", extra=fields(last_block=self.last_number))
+        try:
+            self._replace_snapshot(flush=True)
+        except OSError as error:
+            got = error.strerror or str(error)
+            where = str(self.data_dir / SNAPSHOT_NAME)
+            raise Fatal(where, got=got, expected="a file that can be written") from error
+
     def _begin_of_stream(self) -> tuple[int, int]:
         """Return the number of the stream's first block, and its layout."""
         try:
             first, second = self.streamer.get_entry(0), self.streamer.get_entry(1)
         except PageNotServed:  # all other pages are served
-            with contextlib.suppress(OSError, ValueError, ChainStateError):
-                if (known := read_snapshot(self.data_dir)) is not None:
-                    return known.chain.first_number, known.layout
+            if (known := snapshot_if_whole(self.data_dir)) is not None:
+                return known.chain.first_number, known.layout
             raise
         number = block_number_of(first.data) if first.type == BOOKMARK_TYPE else None
         if number is None:
@@ -621,10 +636,10 @@ class BlockStore:
         self.snapshot_due = False
         self._snapshot_number = self.last_number  # after a failure too: do not retry at every block
 
-    def _replace_snapshot(self, *, flush: bool = False) -> None:
+    def _replace_snapshot(self, *, flush: bool = False, cut: CutMark | None = None) -> None:
         path = self.data_dir / SNAPSHOT_NAME
         assert self.layout is not None
-        replace_file(path, pack(Snapshot(self.chain, self.layout)).encode(), flush=flush)
+        replace_file(path, pack(Snapshot(self.chain, self.layout, cut)).encode(), flush=flush)
 
 
 def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
@@ -639,17 +654,59 @@ def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
     return found
 
 
-def _is_native(data_dir: Path, layout: Layout | None) -> bool:
+def _has_native(data_dir: Path, layout: Layout | None) -> bool:
     """Return whether a folder has the native layout, or gets it; raise Fatal if it is to have another one."""
-    has_blocks, has_stream = ((data_dir / name).exists() for name in (BLOCK_FILE_NAME, STREAM_FILE_NAME))
-    if not has_blocks:
-        with contextlib.suppress(OSError, ValueError, ChainStateError):
-            snapshot = read_snapshot(data_dir)
-            has_blocks = snapshot is not None and snapshot.layout == NATIVE_LAYOUT
-    kept: Layout = "native" if has_blocks else "block" if has_stream else layout or "block"
+    has_stream = (data_dir / STREAM_FILE_NAME).exists()
+    kept: Layout = "native" if is_native(data_dir) else "block" if has_stream else layout or "block"
     if layout not in (None, kept):
         raise Fatal("stream.layout", got=str(layout), expected=f"{kept}, as in {data_dir}")
     return kept == "native"
+
+
+def _open_pair(
+    data_dir: Path,
+    open_stream: Callable[..., DataStreamer],
+    disk: Disk | None,
+    network_disk: Disk | None,
+    judge: Judge,
+    cut_max: int,
+) -> tuple[DataStreamer, StreamPair]:
+    """Open both files of a native chain; nothing is changed before both are judged."""
+    path, network_path = data_dir / BLOCK_FILE_NAME, data_dir / STREAM_FILE_NAME
+    snapshot = snapshot_if_whole(data_dir)
+
+    with contextlib.ExitStack() as undo:
+        networks: list[DataStreamer] = []
+
+        def open_network(total_entries: int, read_entry: Callable[[int], Entry]) -> None:
+            """Open the network's stream, if it fits these entries of the block stream."""
+
+            def judge_network(evidence: Evidence) -> None:
+                """Raise Fatal if the files are not of the same blocks."""
+                count = evidence.file.committed.total_entries
+                if evidence.file.refusal is None and not evidence.index_is_ahead:
+                    whole_entries(path, total_entries, read_entry, count, cut_max, snapshot)
+
+            if network_disk is None and total_entries and not network_path.exists():
+                expected = f"the entries of the blocks in {path.name}"
+                raise Fatal(f"stream file {network_path}", got="no such file", expected=expected)
+            networks.append(open_stream(network_path, disk=network_disk, judge=judge_network))
+            undo.callback(networks[0].close)
+
+        def judge_both(evidence: Evidence) -> Committed | None:
+            """Judge the block stream, then the network's, which is opened here."""
+            totals = judge(evidence)
+            if evidence.file.refusal is None and not networks:
+                open_network(evidence.file.committed.total_entries, evidence.file.read_entry)
+            return totals
+
+        streamer = open_stream(path, disk=disk, judge=judge_both)
+        undo.callback(streamer.close)
+        if not networks:  # the block stream is damaged, and is read around that
+            open_network(streamer.committed.total_entries, streamer.get_entry)
+        pair = StreamPair(streamer, networks[0], cut_max, snapshot)
+        undo.pop_all()
+    return streamer, pair
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:

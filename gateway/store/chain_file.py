@@ -1,8 +1,11 @@
 """`chain.json` of a data folder: a snapshot of the chain's state that spares a start reading root hashes.
 
-    {"chain": Chain.state() and "stream_layout", "sha256": of that as JSON with sorted keys}
+    {"chain": Chain.state(), "stream_layout" and "cut_to", "sha256": of that as JSON with sorted keys}
 
 Layout 1 is not written, as earlier versions know none.
+
+`cut_to` is there while a native chain is cut to the last block of the snapshot: the entries that stay in
+`blocks.bin` and in `datastream.bin`. No block is committed before a snapshot without it is on disk.
 
 The snapshot is written after its blocks, and before blocks are cut off, so it is never ahead of the stream.
 One that is ahead shows that blocks are missing (`gateway/store/evidence.py`).
@@ -10,6 +13,7 @@ One that is ahead shows that blocks are missing (`gateway/store/evidence.py`).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,10 +25,18 @@ from sluice.gateway.blocks.errors import ChainStateError
 from sluice.gateway.blocks.stream_layout import LAYOUTS
 from sluice.gateway.errors import Fatal
 
-__all__ = ["SNAPSHOT_NAME", "Snapshot", "pack", "read_snapshot"]
+__all__ = ["SNAPSHOT_NAME", "CutMark", "Snapshot", "pack", "read_snapshot", "snapshot_if_whole"]
 
 SNAPSHOT_NAME = "chain.json"
 _LAYOUT_KEY: Final = "stream_layout"
+_CUT_KEY: Final = "cut_to"
+
+
+class CutMark(NamedTuple):
+    """The entries that a cut of a native chain leaves."""
+
+    blocks: int
+    network: int
 
 
 class Snapshot(NamedTuple):
@@ -32,6 +44,8 @@ class Snapshot(NamedTuple):
 
     chain: Chain
     layout: int
+    cut: CutMark | None = None
+    """A native chain is being cut to the chain's last block."""
 
 
 def read_snapshot(data_dir: Path) -> Snapshot | None:
@@ -54,7 +68,27 @@ def read_snapshot(data_dir: Path) -> Snapshot | None:
             got=str(layout),
             expected=f"{known}; a later version of Sluice wrote this folder",
         )
-    return Snapshot(Chain.from_state(state), layout)
+    cut = _cut_mark(state.pop(_CUT_KEY, None))
+    return Snapshot(Chain.from_state(state), layout, cut)
+
+
+def snapshot_if_whole(data_dir: Path) -> Snapshot | None:
+    """Read the snapshot; None too where it cannot be read.
+
+    Raises:
+        Fatal: as `read_snapshot`.
+    """
+    with contextlib.suppress(OSError, ValueError, ChainStateError):
+        return read_snapshot(data_dir)
+    return None
+
+
+def _cut_mark(value: object) -> CutMark | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or [type(count) for count in value] != [int, int] or min(value) < 0:
+        raise ChainStateError(f"chain snapshot: {_CUT_KEY}", repr(value), "two numbers of entries")
+    return CutMark(*value)
 
 
 def pack(snapshot: Snapshot) -> str:
@@ -62,6 +96,8 @@ def pack(snapshot: Snapshot) -> str:
     state = snapshot.chain.state()
     if snapshot.layout > 1:
         state |= {_LAYOUT_KEY: snapshot.layout}
+    if snapshot.cut is not None:
+        state |= {_CUT_KEY: list(snapshot.cut)}
     return json.dumps({"chain": state, "sha256": _digest(state)})
 
 

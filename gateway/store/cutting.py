@@ -4,13 +4,14 @@
     2  keep     that file is flushed and gets its name, and the name is flushed
     3  chain    in a node's data folder: chain.json is replaced by that of the last remaining block, flushed
     4  drop     the header with the lower totals, flushed: the commit point
-                (`datastream.file.updating`, "A truncation is a commit of fewer entries")
+                (`datastream.file.updating`, "A truncation is a commit of fewer entries"); of a native chain
+                both headers (`store.stream_pair`)
 
 A crash before 4 leaves the stream uncut, one after it leaves it cut. After any crash the same command
 finishes: it accepts a file from step 2 with the same bytes.
 
 The cut entries are a stream file, numbered from 0. If it begins with a block, it is a chain that begins
-there.
+there. The blocks of a native chain become blocks of layout 2.
 
 Source: docs/spec/stream-file.md sections 1 and 2.
 """
@@ -21,7 +22,7 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,13 +42,14 @@ from sluice.datastream.layout import (
 )
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.items import header_of
-from sluice.gateway.blocks.stream_layout import BOOKMARKS_MAX, block_end_of
+from sluice.gateway.blocks.stream_layout import BOOKMARKS_MAX, StoredBlock, block_end_of, encode
 from sluice.gateway.errors import Fatal
 
 __all__ = [
     "CutCheck",
     "block_time",
     "check_place",
+    "entries_of",
     "look_at",
     "stream_type_of",
     "taken",
@@ -108,8 +110,10 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
     return None
 
 
-def check_place(place: Path, entry_count: int) -> None:
+def check_place(place: Path, entry_count: int | None) -> None:
     """Refuse a place that is taken, except by a file of `entry_count` entries: a run was interrupted.
+
+    None: it is not known how many there will be, and `write_entries` compares.
 
     Raises:
         Fatal: something else is there.
@@ -120,7 +124,8 @@ def check_place(place: Path, entry_count: int) -> None:
         )
     if os.path.lexists(place):
         try:
-            if look_at(place).header.total_entries == entry_count:
+            found = look_at(place).header.total_entries
+            if entry_count in (None, found):
                 return
         except (OSError, StreamFileRefused):
             pass
@@ -149,6 +154,13 @@ def write_cut(
     write_entries(
         streamer.header, streamer.read_entries(from_number), place, go_on, commit_bytes=commit_bytes
     )
+
+
+def entries_of(blocks: Iterable[StoredBlock]) -> Iterator[Entry]:
+    """Yield the entries of blocks in layout 2, for `write_entries`."""
+    for block in blocks:
+        for entry_type, data in encode(block.number, block.items, block.root_hash):
+            yield Entry(entry_type, 0, data)
 
 
 def write_entries(

@@ -24,13 +24,19 @@ from sluice.datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
 from sluice.datastream.file.evidence import Evidence, Tail
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
 from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
-from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.native_layout import ENTRIES_TYPE
-from sluice.gateway.blocks.stream_layout import BLOCK_END_SIZE, BLOCK_END_TYPE, BlockDecoder, block_end_of
+from sluice.gateway.blocks.stream_layout import (
+    BLOCK_END_SIZE,
+    BLOCK_END_TYPE,
+    NATIVE_LAYOUT,
+    BlockDecoder,
+    block_end_of,
+)
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
 from sluice.gateway.logs import fields
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, snapshot_if_whole
 
 __all__ = [
     "BLOCK_FILE_NAME",
@@ -38,6 +44,8 @@ __all__ = [
     "STREAM_FILE_NAME",
     "BlocksBehind",
     "StoredEvidence",
+    "cut_blocks_max",
+    "is_native",
     "judge_for",
     "look",
     "look_for_lost_blocks",
@@ -51,6 +59,19 @@ BLOCK_FILE_NAME: Final = "blocks.bin"
 """The stream of blocks in the native layout."""
 GROUP_BLOCKS_DEFAULT: Final = 64
 """The default of `commit.max_blocks_per_group`."""
+
+
+def is_native(data_dir: Path) -> bool:
+    """Return whether a folder has a native chain, by its `blocks.bin` or its `chain.json`."""
+    if (data_dir / BLOCK_FILE_NAME).exists():
+        return True
+    snapshot = snapshot_if_whole(data_dir)
+    return snapshot is not None and snapshot.layout == NATIVE_LAYOUT
+
+
+def cut_blocks_max(group_blocks_max: int) -> int:
+    """Return how many blocks a crash leaves at most in one file of a native chain only."""
+    return 2 * max(group_blocks_max, GROUP_BLOCKS_DEFAULT)
 
 
 class BlocksBehind(NamedTuple):
@@ -114,10 +135,7 @@ def judge_for(
 
 def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
     """Collect the evidence; nothing is changed."""
-    try:
-        snapshot = read_snapshot(data_dir)
-    except (OSError, ValueError, ChainStateError):  # reported where the chain is read
-        snapshot = None
+    snapshot = snapshot_if_whole(data_dir)  # a fault is reported where the chain is read
     chain_block = None if snapshot is None else snapshot.chain.last_number
     return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
@@ -155,11 +173,9 @@ def look_for_lost_blocks(data_dir: Path, path: Path) -> None:
 
     Raises Fatal if the snapshot or the index knows some.
     """
-    known = None
-    with contextlib.suppress(OSError, ValueError, ChainStateError):
-        snapshot = read_snapshot(data_dir)
-        if snapshot is not None and snapshot.chain.last_number is not None:
-            known = f"blocks up to {snapshot.chain.last_number}, as {SNAPSHOT_NAME} beside it says"
+    known, snapshot = None, snapshot_if_whole(data_dir)
+    if snapshot is not None and snapshot.chain.last_number is not None:
+        known = f"blocks up to {snapshot.chain.last_number}, as {SNAPSHOT_NAME} beside it says"
     if known is None and bookmarks_folder(path).is_dir():
         with contextlib.closing(BookmarkIndex(path, read_only=True)) as index:
             if index.covered:

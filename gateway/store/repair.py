@@ -17,19 +17,19 @@ it, and chain.json knows no other root hash of it.
 
 from __future__ import annotations
 
-import filecmp
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError, EntriesDisagree
 from sluice.datastream.file.disk import Disk
-from sluice.datastream.file.evidence import Evidence, entries_behind
+from sluice.datastream.file.evidence import Evidence, Tail, entries_behind
 from sluice.datastream.file.file_system import flush_folder
 from sluice.datastream.layout import (
     ENTRY_HEAD_SIZE,
@@ -40,10 +40,10 @@ from sluice.datastream.layout import (
     StreamHeader,
 )
 from sluice.gateway.blocks.chain import Chain
-from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, block_end_of
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, snapshot_if_whole
 from sluice.gateway.store.cutting import taken, write_entries
 from sluice.gateway.store.evidence import (
     GROUP_BLOCKS_DEFAULT,
@@ -54,7 +54,23 @@ from sluice.gateway.store.evidence import (
 )
 from sluice.gateway.store.stream_check import summary_of
 
-__all__ = ["Found", "Offer", "RepairChoice", "find", "take"]
+__all__ = [
+    "Found",
+    "Looked",
+    "NetworkEvidence",
+    "Offer",
+    "RepairChoice",
+    "chain_beside",
+    "data_end",
+    "end_of",
+    "entries_from_begin",
+    "find",
+    "place_beside",
+    "problem_of",
+    "put_chain_aside",
+    "take",
+    "write_what_goes",
+]
 
 _COPY_BYTES: Final = PAGE_SIZE
 
@@ -78,6 +94,17 @@ class Offer:
     cut_bytes: int
     why_no_more: str | None = None
     """The reason why no further entries behind the header are counted."""
+    network: Offer | None = None
+    """Of a native chain: the outcome in the network's stream."""
+
+
+class NetworkEvidence(NamedTuple):
+    """The evidence of the network's stream of a native chain."""
+
+    evidence: Evidence
+    tail: Tail
+    whole_entries: int | None
+    """Entries of the block stream whose blocks are in both files; None: a start refuses the chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +120,16 @@ class Found:
     refusal: str | None
     """The reason why a start refuses the stream; None: it opens it."""
     offers: tuple[Offer, ...]
+    network: NetworkEvidence | None = None
+    """Of a native chain, whose block stream this is: the network's stream."""
 
     @property
     def is_node(self) -> bool:
         """True if the stream belongs to a data folder."""
-        return self.holds_blocks and self.path.name == STREAM_FILE_NAME
+        return self.network is not None or (self.holds_blocks and self.path.name == STREAM_FILE_NAME)
 
 
-class _Looked(Exception):
+class Looked(Exception):
     """Ends an opening that only looks."""
 
 
@@ -115,9 +144,9 @@ def find(path: Path, stream_type: int) -> Found:
     def judge(evidence: Evidence) -> None:
         """Examine it, and end the opening."""
         found.append(_find(path, evidence))
-        raise _Looked
+        raise Looked
 
-    with suppress(_Looked):
+    with suppress(Looked):
         DataStreamer.open(path, stream_type=stream_type, read_only=True, judge=judge).close()
     (only,) = found
     return only
@@ -151,10 +180,10 @@ def take(
             raise Fatal(
                 f"--take of {path}", got=choice.value, expected=offered or "nothing, as nothing is wrong"
             )
-        cut = None if not offer.cut_bytes else place or _place_beside(path, offer)
+        cut = None if not offer.cut_bytes else place or place_beside(path, offer)
         agree(found, offer, cut)
         if cut is not None:
-            _write_what_goes(evidence, offer, cut)
+            write_what_goes(evidence, offer, cut)
         done.append((found, offer, cut))
         return offer.totals
 
@@ -163,7 +192,7 @@ def take(
     DataStreamer.open(path, stream_type=stream_type, judge=judge).close()
     found, offer, cut = done[0]
     if found.is_node:
-        _put_chain_aside(path.parent, offer.last_block)
+        put_chain_aside(path.parent, offer.last_block)
     return offer, cut
 
 
@@ -201,7 +230,7 @@ def _as_it_is(standing: StoredEvidence) -> Offer:
     end, count = tail.end, tail.entry_count
     if not tail.is_all:
         for entry, offset in evidence.entries_behind():
-            end, count = _end_of(entry, offset), entry.number + 1 - totals.total_entries
+            end, count = end_of(entry, offset), entry.number + 1 - totals.total_entries
     return Offer(RepairChoice.HEADER, totals, standing.last_block, count, end - totals.total_length)
 
 
@@ -209,7 +238,7 @@ def _forward_entries(evidence: Evidence) -> Offer:
     """Count on to where the index ends, or to the last whole entry."""
     known, totals, why = evidence.index_totals, evidence.file.committed, None
     for entry, offset in evidence.entries_behind():
-        totals = Committed(_end_of(entry, offset), entry.number + 1)
+        totals = Committed(end_of(entry, offset), entry.number + 1)
         if known is not None and totals.total_entries == known.total_entries:
             break
     if evidence.index_count is not None and totals.total_entries < evidence.index_count:
@@ -221,7 +250,7 @@ def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
     evidence = standing.evidence
     totals, last = evidence.file.committed, standing.last_block
     root_hash = _last_root_hash(evidence)
-    chain = _chain_beside(path)
+    chain = chain_beside(path)
     decoder, why = BlockDecoder(), None
     for entry, offset in evidence.entries_behind():
         try:
@@ -231,17 +260,17 @@ def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
             break
         if block is None:
             continue
-        why = _problem_of(block, last, root_hash, chain)
+        why = problem_of(block, last, root_hash, chain)
         if why is not None:
             break
-        totals = Committed(_end_of(entry, offset), entry.number + 1)
+        totals = Committed(end_of(entry, offset), entry.number + 1)
         last, root_hash = block.number, block.root_hash
     if why is None and standing.chain_block is not None and (last is None or last < standing.chain_block):
         why = f"block {0 if last is None else last + 1} is not there, or not whole"
     return Offer(RepairChoice.ENTRIES, totals, last, 0, 0, why)
 
 
-def _problem_of(
+def problem_of(
     block: StoredBlock, last: int | None, root_hash: bytes | None, chain: Chain | None
 ) -> str | None:
     """Return why a block behind the header is not counted; None: it is sound.
@@ -263,8 +292,8 @@ def _problem_of(
 def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
     empty = Committed(HEADER_PAGE_SIZE, 0)
     totals, last = empty, None
-    for entry, offset in _entries_from_begin(evidence):
-        end = _end_of(entry, offset)
+    for entry, offset in entries_from_begin(evidence):
+        end = end_of(entry, offset)
         if end > evidence.file.committed.total_length:
             break
         if not holds_blocks:
@@ -272,11 +301,12 @@ def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
         elif block_end_of(entry.type, entry.data) is not None:
             totals, last = Committed(end, entry.number + 1), int.from_bytes(entry.data[:8], "big")
     counted = evidence.file.committed
-    size = _data_end(evidence.file.disk, totals.total_length) - totals.total_length
+    size = data_end(evidence.file.disk, totals.total_length) - totals.total_length
     return Offer(RepairChoice.SOUND, totals, last, max(0, counted.total_entries - totals.total_entries), size)
 
 
-def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
+def entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
+    """Yield all whole entries of the file, each with its offset, while numbers go on."""
     header = evidence.header
     from_begin = StreamHeader(header.version, header.system_id, header.stream_type, HEADER_PAGE_SIZE, 0)
     return entries_behind(evidence.file.disk, from_begin)
@@ -285,12 +315,13 @@ def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
 def _begins_with_block(evidence: Evidence) -> bool:
     decoder = BlockDecoder()
     try:
-        return any(decoder.feed(entry.type, entry.data) for entry, _ in _entries_from_begin(evidence))
+        return any(decoder.feed(entry.type, entry.data) for entry, _ in entries_from_begin(evidence))
     except LayoutError:
         return False
 
 
-def _end_of(entry: Entry, offset: int) -> int:
+def end_of(entry: Entry, offset: int) -> int:
+    """Return the offset just past an entry."""
     return offset + ENTRY_HEAD_SIZE + len(entry.data)
 
 
@@ -305,30 +336,30 @@ def _last_root_hash(evidence: Evidence) -> bytes | None:
     return None
 
 
-def _chain_beside(path: Path) -> Chain | None:
-    try:
-        snapshot = read_snapshot(path.parent) if path.name == STREAM_FILE_NAME else None
-        return None if snapshot is None else snapshot.chain
-    except (OSError, ValueError, ChainStateError):
-        return None
+def chain_beside(path: Path) -> Chain | None:
+    """Return the chain in chain.json beside the stream of a node."""
+    snapshot = snapshot_if_whole(path.parent) if path.name == STREAM_FILE_NAME else None
+    return None if snapshot is None else snapshot.chain
 
 
 # --- what goes ----------------------------------------------------------------------------------------------
 
 
-def _place_beside(path: Path, offer: Offer) -> Path:
+def place_beside(path: Path, offer: Offer) -> Path:
+    """Return the default place for what goes."""
     stem, first = path.name.split(".")[0], offer.totals.total_entries
     if offer.choice is RepairChoice.SOUND:
         return path.with_name(f"cut-{stem}-bytes-from-{offer.totals.total_length}.raw")
     return path.with_name(f"cut-{stem}-entries-{first}-to-{first + offer.cut_entries - 1}.bin")
 
 
-def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
+def write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
     """Write the cut entries to a file, flushed; the same file may be there already."""
     if offer.choice is RepairChoice.SOUND:
         _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
     else:
-        write_entries(evidence.header, (entry for entry, _ in evidence.entries_behind()), place)
+        behind = entries_behind(evidence.file.disk, evidence.file.header(offer.totals))
+        write_entries(evidence.header, (entry for entry, _ in behind), place)
 
 
 def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
@@ -346,7 +377,7 @@ def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
             os.fsync(file.fileno())
         if not os.path.lexists(place):
             part.rename(place)
-        elif not filecmp.cmp(part, place, shallow=False):
+        elif not _is_kept(part, place):
             raise taken(place)
         flush_folder(place.parent)
     except OSError as error:
@@ -356,7 +387,19 @@ def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _data_end(disk: Disk, start: int) -> int:
+def _is_kept(part: Path, place: Path) -> bool:
+    """Return whether a file has the bytes of another; a killed repair may have zeroed some of those."""
+    with part.open("rb") as file, place.open("rb") as kept:
+        while data := file.read(_COPY_BYTES):
+            there = kept.read(len(data))
+            if data != there and not all(
+                ours in (0, theirs) for ours, theirs in zip_longest(data, there, fillvalue=-1)
+            ):
+                return False
+        return not kept.read(1)
+
+
+def data_end(disk: Disk, start: int) -> int:
     """Return the offset just past the last byte from `start` on that is not zero."""
     end, offset, size = start, start, disk.size()
     while offset < size and disk.has_data(offset):
@@ -368,10 +411,10 @@ def _data_end(disk: Disk, start: int) -> int:
     return end
 
 
-def _put_chain_aside(data_dir: Path, last_block: int | None) -> None:
+def put_chain_aside(data_dir: Path, last_block: int | None) -> None:
     """Rename a chain.json that is ahead of the stream; a start makes a new one."""
     path = data_dir / SNAPSHOT_NAME
-    chain = _chain_beside(data_dir / STREAM_FILE_NAME)
+    chain = chain_beside(data_dir / STREAM_FILE_NAME)
     known = None if chain is None else chain.last_number
     if known is not None and (last_block is None or known > last_block):
         path.replace(path.with_name(f"chain-of-block-{known}.json"))

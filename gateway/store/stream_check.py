@@ -17,15 +17,9 @@ from sluice.datastream.errors import DatastreamError
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import BlockRefused, ItemError, LayoutError
-from sluice.gateway.blocks.native_layout import (
-    ENTRIES_TYPE,
-    NetworkEntry,
-    entries_so_far,
-    marked_entries,
-    whole_blocks,
-)
+from sluice.gateway.blocks.native_layout import NetworkEntry, whole_blocks
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
 
 __all__ = ["BlockCheck", "Report", "summary_of"]
 
@@ -38,25 +32,11 @@ class BlockCheck:
     """Checks the blocks of a stream, entry by entry; calls `report` for each fault."""
 
     def __init__(
-        self,
-        report: Report,
-        network: Callable[[int, int], Iterable[NetworkEntry]] | None = None,
-        network_entries: int = 0,
+        self, report: Report, network: Callable[[int, int], Iterable[NetworkEntry]] | None = None
     ) -> None:
-        """Make a check.
-
-        Args:
-            report: called for each fault.
-            network: reads the network's entries of a native chain, whose block stream this is.
-            network_entries: those that the network's stream has.
-        """
         self._report = report
         self._network = network
-        self._network_entries = network_entries
-        self._entries_so_far = 0
-        """The network's entries of the blocks so far."""
-        self.uncommitted_count = 0
-        """Blocks at the end whose entries the network's stream lacks: an opening cuts them off."""
+        """Reads the network's entries of a native chain, whose block stream this is."""
         self._decoder = BlockDecoder()
         self._chain: Chain | None = None
         self._seeking = False
@@ -80,8 +60,6 @@ class BlockCheck:
             self._first = (offset, entry.number)
         block = None
         try:
-            if self._network is not None and self._is_uncommitted(entry):
-                return
             for part in [entry] if self._network is None else whole_blocks([entry], self._network):
                 block = self._decoder.feed(part.type, part.data)
         except (LayoutError, DatastreamError) as error:
@@ -90,23 +68,6 @@ class BlockCheck:
         if block is not None:
             self._seeking = False
             self._check(block)
-
-    def _is_uncommitted(self, entry: Entry) -> bool:
-        """Return whether the network's stream lacks entries of this block, or of one before it."""
-        if entry.type == ENTRIES_TYPE:
-            has_entries = marked_entries(entry).start < self._network_entries
-        elif entry.type == BLOCK_END_TYPE:
-            so_far = entries_so_far(entry.data)
-            has_entries = so_far <= self._network_entries
-            if has_entries:
-                self._entries_so_far = so_far
-        else:
-            has_entries = True
-        if not self.uncommitted_count and has_entries:
-            return False
-        self.uncommitted_count = max(1, self.uncommitted_count + (entry.type == BOOKMARK_TYPE))
-        self._decoder.reset()
-        return True
 
     def gap(self) -> None:
         """Note that entries are missing: the current block is lost."""
@@ -119,9 +80,6 @@ class BlockCheck:
         if self.is_block_stream and self._decoder.block_number is not None and not self._seeking:
             what = f"block {self._decoder.block_number} has no end"
             self._report(what, *self._first)
-        elif self._network is not None and self._entries_so_far < self._network_entries:
-            got, expected = self._network_entries, self._entries_so_far
-            self._report(f"the network's stream has {got} entries, the blocks have {expected}", *self._first)
 
     def _refuse(self, what: str, offset: int, number: int) -> None:
         if self._seen <= _PROBE_ENTRIES and not self.block_count:

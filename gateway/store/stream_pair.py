@@ -14,6 +14,16 @@ A block of which the network's stream lacks an entry is not committed. An openin
 stream, and so does the end of a failed commit. A block without such entries is committed with the block
 stream.
 
+A cut of the last blocks (`sluice truncate`) goes the other way, and may be of any number:
+
+    mark     chain.json: that of the last remaining block, and what stays in both files; flush
+    cut      network's stream: header, flush      the commit point
+             block stream: header, flush
+    unmark   chain.json: the mark is gone, flush
+
+An opening that finds the mark finishes the cut if the network's stream has the entries that stay, else the
+chain is as before. Either way the mark is gone before another block is committed.
+
 Source: docs/spec/block-layout.md section 5; datastream/README.md, "The steps of a commit".
 """
 
@@ -21,11 +31,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from pathlib import Path
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
-from sluice.datastream.layout import Entry
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
     encode_native,
@@ -36,12 +46,10 @@ from sluice.gateway.blocks.native_layout import (
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, EntryRun, bookmark_of
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
-from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot
+from sluice.gateway.store.evidence import STREAM_FILE_NAME
 
-__all__ = ["CUT_BLOCKS_DEFAULT", "StreamPair", "network_reader"]
-
-CUT_BLOCKS_DEFAULT: Final = 2 * GROUP_BLOCKS_DEFAULT
-"""Most blocks that a crash leaves in one file only: those of a commit and of the one begun before it."""
+__all__ = ["StreamPair", "network_reader", "whole_entries"]
 
 log = logging.getLogger(__name__)
 
@@ -53,45 +61,39 @@ class StreamPair:
         Fatal: the files are not of the same blocks; nothing was changed.
     """
 
-    def __init__(self, blocks: DataStreamer, network: DataStreamer, cut_blocks_max: int) -> None:
+    def __init__(
+        self,
+        blocks: DataStreamer,
+        network: DataStreamer,
+        cut_blocks_max: int,
+        snapshot: Snapshot | None = None,
+    ) -> None:
         """Take both files, and cut off the blocks that a crash left in one only.
 
         Args:
             blocks: the block stream.
             network: the network's stream.
             cut_blocks_max: most blocks that a crash leaves so.
+            snapshot: chain.json.
         """
         self.blocks = blocks
         self.network = network
-        self._cut_to(self._whole_entries(cut_blocks_max))
+        totals, network_entries = blocks.committed, network.committed.total_entries
+        self._cut_to(
+            whole_entries(
+                blocks.path,
+                totals.total_entries,
+                blocks.get_entry,
+                network_entries,
+                cut_blocks_max,
+                snapshot,
+            )
+        )
         self._whole = blocks.committed.total_entries, network.committed.total_entries
         """Entries of both when they last were of the same blocks."""
 
-    def _whole_entries(self, cut_blocks_max: int) -> int:
-        """Return the entries of the block stream whose blocks are whole."""
-        blocks, total_entries = self.blocks, self.network.committed.total_entries
-        keep = blocks.committed.total_entries
-        cut_count = so_far = 0
-        while keep and (so_far := self._so_far(keep - 1)) > total_entries:
-            keep = blocks.get_bookmark(bookmark_of(_number_in(blocks.get_entry(keep - 1))))
-            cut_count += 1
-        if (so_far if keep else 0) < total_entries or cut_count > cut_blocks_max:
-            raise Fatal(
-                f"stream file {self.network.path}",
-                got=f"{total_entries} entries",
-                expected=(
-                    f"{so_far}, as {blocks.path.name} beside it says, which is written before it; at most "
-                    f"{cut_blocks_max} blocks can be missing after a crash"
-                ),
-            )
-        return keep
-
     def _so_far(self, entry_number: int) -> int:
-        entry = self.blocks.get_entry(entry_number)
-        if entry.type != BLOCK_END_TYPE:
-            where = f"stream file {self.blocks.path}, entry {entry_number}"
-            raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
-        return entries_so_far(entry.data)
+        return _so_far(self.blocks.path, self.blocks.get_entry(entry_number))
 
     def _cut_to(self, keep: int) -> None:
         blocks = self.blocks
@@ -210,6 +212,16 @@ class StreamPair:
         else:  # interrupted when they were committed
             self._note_whole()
 
+    def truncate(self, keep: int) -> None:
+        """Keep the first `keep` entries of the block stream and those of their blocks; on disk on return.
+
+        Raises:
+            As `DataStreamer.truncate_file`.
+        """
+        self.network.truncate_file(self._so_far(keep - 1))
+        self.blocks.truncate_file(keep)
+        self._note_whole()
+
     # --- reading -------------------------------------------------------------------------------------------
 
     def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -248,6 +260,76 @@ def network_reader(network: DataStreamer) -> Callable[[int, int], Iterator[Netwo
             yield entry.type, entry.data
 
     return read
+
+
+def whole_entries(
+    blocks_path: Path,
+    total_entries: int,
+    read_entry: Callable[[int], Entry],
+    network_entries: int,
+    cut_blocks_max: int,
+    snapshot: Snapshot | None,
+) -> int:
+    """Return how many entries of a block stream have their blocks in both files; the others are to be cut.
+
+    Args:
+        blocks_path: the block stream.
+        total_entries: how many it has.
+        read_entry: returns one of them.
+        network_entries: how many the network's stream has.
+        cut_blocks_max: most blocks that a crash leaves in the block stream only.
+        snapshot: chain.json.
+
+    Raises:
+        Fatal: the files are not of the same blocks.
+    """
+
+    def end_of(count: int) -> tuple[int | None, int]:
+        """Return the block that the first `count` entries end with, and the network's entries behind it."""
+        if not count:
+            return None, 0
+        entry = read_entry(count - 1)
+        return _number_in(entry), _so_far(blocks_path, entry)
+
+    known = None if snapshot is None else snapshot.chain.last_number
+    mark = None if snapshot is None else snapshot.cut
+    is_cut = mark is not None and mark.network == network_entries and 0 < mark.blocks <= total_entries
+    if mark is not None and is_cut and end_of(mark.blocks) == (known, network_entries):
+        return mark.blocks
+    keep, cut_count = total_entries, 0
+    last, so_far = end_of(keep)
+    expected_entries = so_far
+    while so_far > network_entries and cut_count <= cut_blocks_max:
+        keep -= 1
+        while keep and read_entry(keep).type != BOOKMARK_TYPE:
+            keep -= 1
+        last, so_far = end_of(keep)
+        cut_count += 1
+    where = f"stream file {blocks_path.with_name(STREAM_FILE_NAME)}"
+    advice = f"sluice repair {blocks_path.parent} says what can be done"
+    if so_far != network_entries or cut_count > cut_blocks_max:
+        raise Fatal(
+            where,
+            got=f"{network_entries} entries",
+            expected=(
+                f"{expected_entries}, as {blocks_path.name} beside it says, which is written before it; at "
+                f"most {cut_blocks_max} blocks can be missing after a crash; {advice}"
+            ),
+        )
+    if cut_count and known is not None and (last is None or known > last):
+        raise Fatal(
+            where,
+            got=f"{network_entries} entries, those of {'no block' if last is None else f'block {last}'}",
+            expected=f"those of block {known}, which {SNAPSHOT_NAME} beside it knows; {advice}",
+        )
+    return keep
+
+
+def _so_far(path: Path, entry: Entry) -> int:
+    if entry.type != BLOCK_END_TYPE:
+        where = f"stream file {path}, entry {entry.number}"
+        raise Fatal(where, got=f"an entry of type {entry.type:#x}", expected="a block's end")
+    return entries_so_far(entry.data)
 
 
 def _number_in(block_end: Entry) -> int:

@@ -8,7 +8,7 @@ Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the for
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
@@ -34,10 +34,9 @@ from sluice.datastream.layout import (
 )
 from sluice.publishers.number_range import cut_evenly
 
-__all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "block_file_beside", "stream_file_in"]
+__all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-_BLOCK_FILE_NAME: Final = "blocks.bin"
 
 PageT = TypeVar("PageT", bound=Sized)
 
@@ -60,12 +59,6 @@ def stream_file_in(path: Path) -> Path:
     return path / STREAM_FILE_NAME if path.is_dir() else path
 
 
-def block_file_beside(path: Path) -> Path | None:
-    """Return the file that has the blocks of a native chain, of which `path` is one file; None: it is not."""
-    blocks = path.with_name(_BLOCK_FILE_NAME)
-    return blocks if path.name in (STREAM_FILE_NAME, _BLOCK_FILE_NAME) and blocks.is_file() else None
-
-
 class PagesReader:
     """An open stream file. Use with `with`.
 
@@ -75,9 +68,6 @@ class PagesReader:
     """
 
     header: StreamHeader
-    _kept_number = -1
-    """The page whose entries are kept."""
-    _kept: Sequence[Entry] = ()
 
     def __init__(self, path: Path) -> None:
         self._path: Path | str = path
@@ -148,26 +138,6 @@ class PagesReader:
 
     def _page(self, page_number: int, end: int) -> bytes:
         return self._disk.pread(end, page_start(page_number))
-
-    def entries(self, first: int, end: int) -> Iterator[Entry]:
-        """Yield the entries with numbers from `first` to before `end`; raise EntriesDisagree.
-
-        The page of the last one is kept for the next call.
-        """
-        count = self.header.total_entries
-        if not first <= end <= count:
-            self._disagree(
-                max(0, self.page_count - 1), 0, first, f"entries {first} to {end}", f"{count} entries"
-            )
-        page_number = self.page_of_entry(first)
-        while first < end:
-            if page_number != self._kept_number:
-                self._kept = next(self.pages_from(self.run_from(page_number)))
-                self._kept_number = page_number
-            start = self._kept[0].number
-            yield from self._kept[first - start : end - start]
-            first = start + len(self._kept)
-            page_number += 1
 
     def _inspect(self) -> StreamHeader:
         page = self._disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)

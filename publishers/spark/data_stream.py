@@ -2,7 +2,7 @@
 (streaming).
 
 A partition of a file or an archive is a run of data pages; with `decode` `blocks` it has the blocks that
-begin in it. The streaming offset is an entry number.
+begin in it. Of a native chain these are pages of `blocks.bin`. The streaming offset is an entry number.
 Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 """
 
@@ -31,6 +31,7 @@ from sluice.publishers.sources.archive_runs import ArchivePagesReader, is_archiv
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
+from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.folders import folder_of
@@ -138,6 +139,8 @@ class RunPartition(InputPartition):
     """A partition of a file: a run of data pages."""
 
     run: PageRun
+    end_number: int
+    """The number after the last entry that counts."""
 
 
 @dataclass
@@ -167,8 +170,10 @@ class DataStreamDataSource(DataSource):
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
         expected = "the stream file, the data folder of a node, or the URL of an archive"
         path = required(self.options, "path", expected)
-        place = path if is_archive(path) else stream_file_in(folder_of(path))
-        return DataStreamReader(place, options, columns_of(schema, options.columns))
+        if is_archive(path):
+            return DataStreamReader(path, options, columns_of(schema, options.columns))
+        in_folder = block_file_in if options.decode == "blocks" else stream_file_in
+        return DataStreamReader(in_folder(folder_of(path)), options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
         """Return the reader of a server; raise as `reader`."""
@@ -195,8 +200,19 @@ class DataStreamReader(DataSourceReader):
         """Cut the wanted pages into runs; raise OSError, StreamFileRefused or GatewayError."""
         with self._open() as pages:
             runs = pages.plan(self._options.partition_count, *self._wanted_pages(pages))
+            end, network = pages.header.total_entries, self._network()
+            if network is not None:
+                with NativePages(pages, network) as native:
+                    end = native.committed_entries()
+        parts = [RunPartition(run, min(run.end_number, end)) for run in runs if run.first_number < end]
         # Without a partition Spark would make one itself.
-        return [RunPartition(run) for run in runs] or [EntryRange(0, 0)]
+        return parts or [EntryRange(0, 0)]
+
+    def _network(self) -> Path | None:
+        """Return the network's stream, if the blocks of a native chain are read."""
+        if self._options.decode != "blocks" or not isinstance(self._path, Path):
+            return None
+        return network_file_of(self._path)
 
     def _open(self) -> PagesReader:
         if isinstance(self._path, Path):
@@ -223,25 +239,26 @@ class DataStreamReader(DataSourceReader):
         return self._batches(partition)
 
     def _batches(self, partition: RunPartition) -> Iterator[pa.RecordBatch]:
-        run, wanted = partition.run, self._options
+        run, wanted, network = partition.run, self._options, self._network()
         with self._open() as pages:
+            if network is not None:
+                with NativePages(pages, network) as native:
+                    entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
+                    batches = _block_batches(
+                        entries, run.first_number, partition.end_number, _with_number(self._columns)
+                    )
+                    yield from self._wanted(batches)
+                return
             from_run = pages.read_from(run, read_page)
             if wanted.decode == "blocks":
-                columns = {BLOCK_NUMBER: BLOCK_COLUMNS[BLOCK_NUMBER], **self._columns}
                 batches = block_batches(
                     from_run,
                     run.first_number,
                     run.end_number,
-                    columns,
+                    _with_number(self._columns),
                     may_be_cut=isinstance(pages, ArchivePagesReader),
                 )
-                for batch in batches:
-                    numbers = batch.column(BLOCK_NUMBER)
-                    is_wanted = pc.and_(
-                        pc.greater_equal(numbers, wanted.first_number),
-                        pc.less_equal(numbers, wanted.last_number),
-                    )
-                    yield batch.filter(is_wanted).select(list(self._columns))
+                yield from self._wanted(batches)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
                 # Without the entries that a node has added to the page since `plan`.
@@ -254,6 +271,18 @@ class DataStreamReader(DataSourceReader):
                     yield from _event_batches(page.entries()[begin:end], wanted, self._columns)
                 else:
                     yield _page_batch(page, self._columns).slice(begin, end - begin)
+
+    def _wanted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted blocks of batches that have numbers, with the wanted columns."""
+        first, last = self._options.first_number, self._options.last_number
+        for batch in batches:
+            numbers = batch.column(BLOCK_NUMBER)
+            is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+            yield batch.filter(is_wanted).select(list(self._columns))
+
+
+def _with_number(columns: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:
+    return {BLOCK_NUMBER: BLOCK_COLUMNS[BLOCK_NUMBER], **columns}
 
 
 class DataStreamTcpReader(NumberStreamReader):

@@ -8,7 +8,7 @@ Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import BlockRefused, LayoutError
-from sluice.gateway.blocks.native_layout import NetworkEntry, entries_so_far, whole_blocks
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
 from sluice.gateway.blocks.verification import BlockVerifier
@@ -41,12 +40,8 @@ from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefus
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import ask_held, failure_of
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
-from sluice.publishers.sources.stream_runs import (
-    STREAM_FILE_NAME,
-    PagesReader,
-    block_file_beside,
-    stream_file_in,
-)
+from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
+from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from sluice.publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
 __all__ = [
@@ -281,16 +276,14 @@ class StoredSource:
     """
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
-        stream = stream_file_in(path)
-        blocks = block_file_beside(stream)
-        self._path = stream if blocks is None else blocks
-        self._network: PagesReader | None = None
-        """The network's stream of a native chain."""
+        self._path = block_file_in(path)
         with self._faults_named():
             self._pages = PagesReader(self._path)
-            if blocks is not None:  # after the blocks: their stream is never behind
-                self._network = PagesReader(stream.with_name(STREAM_FILE_NAME))
-            if self._pages.page_count == 0:
+            network = network_file_of(self._path)
+            self._native = None if network is None else NativePages(self._pages, network)
+            native = self._native
+            self._end = self._pages.header.total_entries if native is None else native.committed_entries()
+            if self._end == 0:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
             last = self._last_number()
@@ -312,15 +305,9 @@ class StoredSource:
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
         run = self._pages.run_from(page_number)
         with self._faults_named():
-            entries: Iterable[Entry] = chain.from_iterable(self._pages.pages_from(run))
-            if self._network is not None:
-                entries = whole_blocks(entries, self._network_entries)
-            yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
-
-    def _network_entries(self, first: int, end: int) -> Iterator[NetworkEntry]:
-        assert self._network is not None
-        for entry in self._network.entries(first, end):
-            yield entry.type, entry.data
+            entries = chain.from_iterable(self._pages.pages_from(run))
+            whole = entries if self._native is None else self._native.whole(entries)
+            yield from blocks_that_begin_in(whole, run.first_number, self._end)
 
     def _page_before(self, number: int) -> int:
         """The last page on or after which another block ends before this one begins."""
@@ -342,24 +329,16 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        page_number = self._pages.page_count - 1
-        entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
-        if entries[-1].type != BLOCK_END_TYPE:
-            got = f"entry type {entries[-1].type:#x}"
-            raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
-        while True:
-            for entry in reversed(entries):
-                if entry.type == BLOCK_END_TYPE and self._is_committed(entry):
-                    return _number_at_end(entry)
-            page_number -= 1
-            if page_number < 0:
-                raise SourceRefused("blocks", f"{self._path} has none")
+        for page_number in range(self._pages.page_count - 1, -1, -1):
             entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
-
-    def _is_committed(self, block_end: Entry) -> bool:
-        """Return whether the network's stream, which commits a native chain, has a block's entries."""
-        network = self._network
-        return network is None or entries_so_far(block_end.data) <= network.header.total_entries
+            if entries[0].number < self._end:
+                break
+        last = entries[self._end - 1 - entries[0].number]
+        if last.type != BLOCK_END_TYPE:
+            raise LayoutError(
+                f"entry {last.number}, the last", f"entry type {last.type:#x}", "the end of a block (0xb1)"
+            )
+        return _number_at_end(last)
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:

@@ -150,6 +150,7 @@ def test_json_and_the_same_again(data_dir: Path) -> None:
         "kept_entries": 127,
         "cut_entries": 18,
         "cut_bytes": 2153,
+        "network": None,
         "cut_to": str(place),
         "last_block": 6,
         "cut_first_block": 7,

@@ -17,7 +17,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item, stream_entry_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from sluice.gateway.cluster.limits import ClusterLimits
-from sluice.gateway.commands import check, repair, truncate
+from sluice.gateway.commands import check
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.linking import sign_block
@@ -185,13 +185,3 @@ def test_check_looks_at_both_files_and_at_the_blocks(tmp_path: Path) -> None:
     status, output = run(check.command, tmp_path / "a")
     assert status == 1
     assert "block 3: root hash " in output
-
-
-@pytest.mark.parametrize("name", ["", "datastream.bin", "blocks.bin"])
-def test_what_would_take_the_files_apart_is_refused(tmp_path: Path, name: str) -> None:
-    fill(tmp_path, long_blocks(3))
-    before = [(tmp_path / one).read_bytes() for one in ("datastream.bin", "blocks.bin")]
-    for command, options in ((truncate.command, ["--to-entry", "5", "--yes"]), (repair.command, [])):
-        status, output = run(command, *options, tmp_path / name)
-        assert (status, "got one of the two files of a native chain" in output) == (1, True)
-    assert [(tmp_path / one).read_bytes() for one in ("datastream.bin", "blocks.bin")] == before

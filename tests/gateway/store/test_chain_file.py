@@ -13,7 +13,7 @@ from sluice.gateway.blocks.errors import ChainStateError
 from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.blocks.stream_layout import LAYOUTS, NEWEST_LAYOUT
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack, read_snapshot
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, CutMark, Snapshot, pack, read_snapshot
 
 
 def chain_of(count: int) -> Chain:
@@ -31,6 +31,21 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             found = read_snapshot(tmp_path)
             assert found is not None
             assert (found.chain.state(), found.layout) == (chain_of(count).state(), layout)
+
+
+def test_the_mark_of_a_cut(tmp_path: Path) -> None:
+    path = tmp_path / SNAPSHOT_NAME
+    path.write_text(pack(Snapshot(chain_of(3), 3, CutMark(20, 7))))
+    found = read_snapshot(tmp_path)
+    assert found is not None
+    assert (found.chain.last_number, found.cut) == (2, (20, 7))
+    wrongs: tuple[object, ...] = ("5", [1], [1, 2, 3], [1, -1], [1, "2"], [True, 2], [1.5, 2], {})
+    for wrong in wrongs:
+        state = chain_of(3).state() | {"stream_layout": 3, "cut_to": wrong}
+        digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps({"chain": state, "sha256": digest}))
+        with pytest.raises(ChainStateError, match=r"cut_to: got .*, expected two numbers of entries"):
+            read_snapshot(tmp_path)
 
 
 def test_a_snapshot_of_an_earlier_version_is_of_layout_1(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     HEADER_PAGE_SIZE,
@@ -27,8 +29,9 @@ from sluice.gateway.blocks.items import stream_entry_item
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.store.chain_file import read_snapshot
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
-from tests.datastream.fake_disk import MemoryDisk
+from tests.datastream.fake_disk import FailingDisk, MemoryDisk, PowerLost
 from tests.datastream.streams import contents, sample_file
 from tests.gateway.block_makers import footer_item, header_item, proof_item
 from tests.reference_data import needs_stream
@@ -40,12 +43,14 @@ def block(number: int, *parts: Pair | bytes) -> VerifiedBlock:
     """Return a block of these parts between header and footer: entries of the network, or other items."""
     body = [part if isinstance(part, bytes) else stream_entry_item(*part) for part in parts]
     items = [header_item(number), *body, footer_item(), proof_item(number)]
-    return VerifiedBlock(number, items, bytes([number + 1]) * 48)
+    return VerifiedBlock(number, items, bytes([(number + 1) % 256]) * 48)
 
 
 def batch(number: int, *sizes: int) -> VerifiedBlock:
     """Return a block with a bookmark and entries of these sizes."""
-    return block(number, (BOOKMARK_TYPE, b"b%d" % number), *((2, bytes([number]) * size) for size in sizes))
+    return block(
+        number, (BOOKMARK_TYPE, b"b%d" % number), *((2, bytes([number % 256]) * size) for size in sizes)
+    )
 
 
 OTHER = b"\x1a\x07round 1"
@@ -259,6 +264,130 @@ def check_left(folder: Path, images: tuple[bytes, ...], run: Run, where: str) ->
         grow(store, one)
     check(store, len(BLOCKS), where)
     store.close()
+
+
+# --- cutting the last blocks off ----------------------------------------------------------------------------
+
+
+def marked(folder: Path) -> bool:
+    snapshot = read_snapshot(folder)
+    assert snapshot is not None
+    return snapshot.cut is not None
+
+
+def full(folder: Path) -> tuple[BlockStore, MemoryDisk, MemoryDisk]:
+    """Open a store of all blocks, with no step counted."""
+    blocks, network = disks()
+    store = opened(folder, blocks, network)
+    for start in range(0, len(BLOCKS), 3):
+        grow(store, *BLOCKS[start : start + 3])
+    store.write_snapshot()
+    blocks.steps.clear()
+    return store, blocks, network
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("how", ["none", "all", "sectors"])
+def test_every_boundary_of_a_cut(tmp_path: Path, last: int, how: str) -> None:
+    """The chain is as before or cut; the next opening makes it whole; the same again cuts it."""
+    rng, folder = random.Random(f"cut {how}"), tmp_path / "node"
+    seen, is_done = set(), False
+    for crash_at in count():
+        store, blocks, network = full(folder)
+        blocks.crash_at = network.crash_at = crash_at
+        with contextlib.suppress(PowerLost):
+            store.truncate(last)
+            assert (store.last_number, marked(folder)) == (last, False)
+            is_done = True
+        release(store)
+        was_marked = marked(folder)
+        where = f"crash before step {crash_at} ({how})"
+        images = [disk.image_after_crash(how, rng) for disk in (blocks, network)]
+        store = opened(folder, *map(MemoryDisk.of, images))
+        found = store.chain.next_number
+        seen.add((was_marked, found))
+        assert not marked(folder), where
+        check(store, found, where)
+        store.truncate(last)
+        check(store, last + 1, where)
+        for one in BLOCKS[last + 1 :]:
+            grow(store, one)
+        check(store, len(BLOCKS), where)
+        store.close()
+        shutil.rmtree(folder)
+        if is_done:
+            break
+    assert seen == {(True, len(BLOCKS)), (True, last + 1), (False, last + 1)}
+
+
+def test_blocks_without_entries_of_the_network_are_cut(tmp_path: Path) -> None:
+    """Only the block stream gets shorter, so the mark alone says that they go."""
+    made = [batch(0, 5), block(1), block(2)]
+    for crash_at in count():
+        folder = tmp_path / str(crash_at)
+        blocks, network = disks()
+        store = opened(folder, blocks, network)
+        grow(store, *made)
+        store.write_snapshot()
+        blocks.steps.clear()
+        blocks.crash_at = network.crash_at = crash_at
+        with contextlib.suppress(PowerLost):
+            store.truncate(0)
+            assert crash_at > 2
+            return
+        release(store)
+        images = [disk.image_after_crash("none", random.Random(1)) for disk in (blocks, network)]
+        with contextlib.closing(opened(folder, *map(MemoryDisk.of, images))) as store:
+            assert (store.last_number, marked(folder)) == (0, False)
+            grow(store, *made[1:])
+        assert not marked(folder)
+
+
+def test_a_cut_of_many_blocks_that_ended_in_between_is_finished(tmp_path: Path) -> None:
+    with contextlib.closing(opened(tmp_path)) as store:
+        for number in range(300):
+            grow(store, batch(number, 1))
+    disk = FailingDisk(RealDisk(tmp_path / "blocks.bin"))
+    store = BlockStore.open(tmp_path, disk=disk)
+    disk.plan = {"fdatasync": [errno.EIO]}
+    with pytest.raises(CommitFailed):
+        store.truncate(20)
+    store.close()
+    assert marked(tmp_path)
+    with DataStreamer.open(tmp_path / "datastream.bin", read_only=True) as network:
+        assert network.committed.total_entries == 42
+    with contextlib.closing(opened(tmp_path)) as store:
+        assert (store.last_number, marked(tmp_path)) == (20, False)
+        grow(store, batch(21, 1))
+    with contextlib.closing(opened(tmp_path)) as store:
+        assert store.last_number == 21
+
+
+def test_a_mark_that_cannot_be_removed_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    grow(store, *BLOCKS)
+    replace, calls = BlockStore._replace_snapshot, []
+
+    def fail_second(self: BlockStore, **options: object) -> None:
+        calls.append(options)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(self, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BlockStore, "_replace_snapshot", fail_second)
+    with pytest.raises(OSError, match="No space left"):
+        store.truncate(2)
+    store.close()
+    assert marked(tmp_path)
+    calls[:] = [{}]
+    with pytest.raises(Fatal, match=r"chain.json: got No space left on device, expected a file that can be"):
+        opened(tmp_path)
+    calls[:] = [{}, {}]
+    with contextlib.closing(opened(tmp_path)) as store:
+        check(store, 3)
+    assert not marked(tmp_path)
 
 
 # --- a disk that refuses ------------------------------------------------------------------------------------
