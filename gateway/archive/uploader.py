@@ -15,10 +15,12 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Final
 
 from sluice.datastream import DataStreamer
@@ -55,6 +57,8 @@ WAIT_SECONDS: Final = 30.0
 """Time between two looks for a segment that another node uploads."""
 NICENESS: Final = 10
 """Of the thread."""
+ROOM_BYTES: Final = 256 << 20
+"""A disk with less room is full soon."""
 _READ_BACK_BYTES: Final = 8 << 20
 _PAGES_AT_ONCE: Final = 8
 
@@ -85,8 +89,10 @@ class Uploader:
         store: ArchiveStore,
         plan: UploaderPlan,
         look_seconds: float = LOOK_SECONDS,
+        room_bytes: int = ROOM_BYTES,
     ) -> None:
         self._streamer = streamer
+        self._room_bytes = room_bytes
         self._store = store
         self._plan = plan
         self._look_seconds = look_seconds
@@ -164,7 +170,7 @@ class Uploader:
             self._describe()
         if not self._plan.uploads() and not any(self._names(first_page)):
             return False  # another node will
-        with tempfile.TemporaryFile(dir=streamer.path.parent) as file:
+        with _object_file(streamer.path.parent, self._room_bytes) as file:
             segment = self._build(first_page, file)
             self._look_for_others(segment)
             uploads = self._plan.uploads()
@@ -264,6 +270,13 @@ class Uploader:
             return False
         before = remote.end
         return streamer.release_pages(end) > before
+
+
+def _object_file(folder: Path, room_bytes: int) -> IO[bytes]:
+    """Return an empty file for a segment's object; in memory if the disk is full, as archiving makes room."""
+    if shutil.disk_usage(folder).free < room_bytes:
+        return os.fdopen(os.memfd_create("segment"), "w+b")
+    return tempfile.TemporaryFile(dir=folder)
 
 
 def verify_segment(
