@@ -222,6 +222,20 @@ def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> 
     return spark
 
 
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one: for tests with a disk of their own, as `MemoryDisk`.
+
+    Flushes of the index beside it prove nothing there, and a busy machine takes a second for some.
+    """
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-tests-", dir=memory) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """Restore the logging that commands set up for their process."""

@@ -2,8 +2,7 @@
 
     {"chain": Chain.state() and "stream_layout", "sha256": of that as JSON with sorted keys}
 
-`stream_layout` is the layout of the stream's blocks (`blocks.stream_layout`). Layout 1 is not written, as
-earlier versions know none.
+Layout 1 is not written, as earlier versions know none.
 
 The snapshot is written after its blocks, and before blocks are cut off, so it is never ahead of the stream.
 One that is ahead shows that blocks are missing (`gateway/store/evidence.py`).
@@ -29,7 +28,7 @@ _LAYOUT_KEY: Final = "stream_layout"
 
 
 class Snapshot(NamedTuple):
-    """The state of the chain, and the layout of its stream."""
+    """The chain's state, and the layout of its stream."""
 
     chain: Chain
     layout: int
@@ -69,8 +68,7 @@ def pack(snapshot: Snapshot) -> str:
 def _unpack(text: str) -> Mapping[str, object]:
     """Return a snapshot's state. The digest guards it: a wrong tree would refuse every further block.
 
-    Raises:
-        ValueError, ChainStateError: the text is not a whole snapshot.
+    Raises ValueError or ChainStateError.
     """
     snapshot = json.loads(text)
     if not isinstance(snapshot, dict) or not isinstance(state := snapshot.get("chain"), dict):

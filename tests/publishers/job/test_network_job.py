@@ -60,7 +60,7 @@ def entries(tmp_path: Path) -> list[Entry]:
     """The beginning of the sample; one entry is as long as any may be."""
     with PagesReader(sample_file(tmp_path)) as pages:
         whole = (entry for page in pages.pages_from(pages.run_from(0)) for entry in page)
-        found = list(itertools.islice(whole, 1200))
+        found = list(itertools.islice(whole, 800))
     found[19] = Entry(0xFFFFFFFE, 19, bytes(DATA_SIZE_MAX))
     return found
 
@@ -153,7 +153,7 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
 ) -> None:
     expected = signed_blocks(entries, "l2block")
-    half = len(signed_blocks(entries[:600], "l2block"))
+    half = len(signed_blocks(entries[:400], "l2block"))
     with (
         DataStreamer.open(tmp_path / "network.bin") as streamer,
         ServerThread(streamer) as server,
@@ -174,11 +174,11 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
                     deadline_seconds=60,
                 )
 
-        append(streamer, entries[:600])
+        append(streamer, entries[:400])
         report = follow(half)
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected[:half]
-        append(streamer, entries[600:])
+        append(streamer, entries[400:])
         report = follow(len(expected))
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected
