@@ -330,7 +330,7 @@ class DataStreamer:
         ):
             group.update(number, entry_type, data)
             return
-        self._check_not_archived("update_entry_data", number)
+        self.check_not_archived("update_entry_data", number)
         self._committer.check_not_begun(Call.UPDATE_COMMITTED)
         group.move(Call.UPDATE_COMMITTED)
         try:
@@ -352,7 +352,7 @@ class DataStreamer:
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
         group, before = self._group, self._file.committed
-        self._check_not_archived("truncate_file", number)
+        self.check_not_archived("truncate_file", number)
         self._committer.check_not_begun(Call.TRUNCATE)
         group.move(Call.TRUNCATE)
         try:
@@ -423,7 +423,8 @@ class DataStreamer:
         punch_pages(file.disk.fileno(), max(begin - 2, 1), end)
         return end
 
-    def _check_not_archived(self, call: str, number: int) -> None:
+    def check_not_archived(self, call: str, number: int) -> None:
+        """Raise EntriesArchived if an archive has entries from `number` on."""
         pages = self._file.remote.archived_pages
         if pages and number < (end := self._file.index.first_numbers[pages]):
             raise EntriesArchived(call, number, end)

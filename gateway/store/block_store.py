@@ -467,6 +467,7 @@ class BlockStore:
 
         Raises:
             Fatal: there is no such block.
+            datastream.EntriesArchived: an archive has these blocks; nothing is dropped.
             OSError, datastream.DatastreamError: the disk refuses; nothing is dropped. Of a native chain that
                 is decided when it is opened again: only `close` may follow.
         """
@@ -478,6 +479,9 @@ class BlockStore:
             return
         end, pair = self.streamer.get_bookmark(bookmark_of(number + 1)), self.pair
         cut = None if pair is None else CutMark(end, pair.entries_before(number + 1))
+        self.streamer.check_not_archived("truncate", end)
+        if pair is not None:
+            pair.network.check_not_archived("truncate", pair.entries_before(number + 1))
         self.chain = Chain(first)
         try:
             self._roll_forward(first, number, go_on)

@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from sluice.datastream.client.client import StreamClient
-from sluice.datastream.errors import CommandRefused
+from sluice.datastream.errors import CommandRefused, EntriesArchived
 from sluice.datastream.layout import Entry
 from sluice.gateway.api import node_pb2
+from sluice.gateway.commands import truncate
 from sluice.gateway.node.node import Node
-from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, blocks_of_a_page, fill
+from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, blocks_of_a_page, fill
 from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
 from tests.gateway.store.test_block_store import verified
 from tests.nodes import running_node, until, wire_to
@@ -79,6 +81,16 @@ async def test_readers_get_what_is_only_in_the_archive(folder: Path, tmp_path: P
     async with running_node(folder, **archive) as node:
         assert node.store.streamer.remote.end >= 120
         assert await entries_over_tcp(node, len(expected)) == expected
+
+
+def test_what_is_archived_is_not_truncated(folder: Path, tmp_path: Path) -> None:
+    archive(folder, tmp_path / "archive")
+    before = sorted(path.name for path in folder.iterdir())
+    result = CliRunner().invoke(truncate.command, [str(folder), "--to-block", "150", "--yes"])
+    assert isinstance(result.exception, EntriesArchived)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    result = CliRunner().invoke(truncate.command, [str(folder), "--to-block", "193", "--yes"])
+    assert (result.exit_code, "ends with block 193" in result.output) == (0, True), result.output
 
 
 async def test_a_store_that_is_away_is_an_answer_and_local_pages_are_served(
