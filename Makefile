@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh "$(VENV)"
 	@sh deploy/leveldb.sh "$(BIN)/python"
 	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,dev]'
 	@touch $@
 
 java:  ## find or install Java 17 or later, which Spark needs

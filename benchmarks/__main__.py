@@ -37,6 +37,7 @@ NAMES = (
     "tcp_history",
     "tcp_tls",
     "tcp_live",
+    "archive",
     "catch_up",
     "prepare",
     "stream_read",

@@ -1,6 +1,7 @@
 """The processes of the TCP benchmarks: our server, a bare loop in its place, and the clients.
 
-    python -m benchmarks.tcp_processes serve PATH [name=value …]   our server; ServerLimits by name
+    python -m benchmarks.tcp_processes serve PATH [name=value …] [ARCHIVE]
+                                                                   our server; ServerLimits by name
     python -m benchmarks.tcp_processes bare PATH CHUNK             `sendfile` only, at most CHUNK bytes a call
     python -m benchmarks.tcp_processes receive PORT COUNT SIZE REQUEST
     python -m benchmarks.tcp_processes serve_tls PATH CERTIFICATE KEY
@@ -32,6 +33,9 @@ from benchmarks.measuring import running
 from sluice.datastream import DataStreamer, ServerLimits, StreamServer
 from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.layout import HEADER_PAGE_SIZE
+from sluice.gateway.archive.archive import ArchiveOptions
+from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.commands.ds_options import archived
 
 __all__ = ["bare", "ended", "receive", "receive_tls", "serve", "serve_tls"]
 
@@ -63,10 +67,12 @@ async def ended() -> None:
         await over
 
 
-def serve(path: str, *limits: str) -> None:
+def serve(path: str, *words: str) -> None:
     """Serve a stream with our server."""
-    values = dict(limit.split("=") for limit in limits)
-    uvloop.run(_serve(path, ServerLimits(**{name: json.loads(value) for name, value in values.items()})))
+    values = dict(word.split("=") for word in words if "=" in word)
+    urls = [word for word in words if "=" not in word]
+    limits = ServerLimits(**{name: json.loads(value) for name, value in values.items()})
+    uvloop.run(_serve(path, limits, archive=urls[0] if urls else None))
 
 
 def serve_tls(path: str, certificate: str, key: str) -> None:
@@ -75,8 +81,11 @@ def serve_tls(path: str, certificate: str, key: str) -> None:
     uvloop.run(_serve(path, ServerLimits(), lambda: context))
 
 
-async def _serve(path: str, limits: ServerLimits, tls: TlsContext | None = None) -> None:
-    with DataStreamer.open(path) as streamer:
+async def _serve(
+    path: str, limits: ServerLimits, tls: TlsContext | None = None, archive: str | None = None
+) -> None:
+    options = None if archive is None else ArchiveOptions(archive, StoreOptions(), 0, 0, 64 << 20)
+    with DataStreamer.open(path) as streamer, archived(options, streamer, uploads=False):
         async with StreamServer(streamer, "127.0.0.1", 0, limits, tls=tls) as server:
             print(server.address[1], flush=True)
             await ended()

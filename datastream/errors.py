@@ -5,7 +5,7 @@ DatastreamError
 │   ├── OperationAlreadyOpen, NoOperationOpen, OperationsNotCommitted
 │   ├── CommitInProgress, CommitBegun, StreamClosed, StreamReadOnly
 │   ├── EntryTooLong, EntryTypeReserved, BookmarkSizeWrong, OperationTooLarge
-│   ├── EntrySealed, UpdateTypeDiffers, UpdateSizeDiffers
+│   ├── EntrySealed, UpdateTypeDiffers, UpdateSizeDiffers, EntriesArchived
 │   ├── BadEntryRange, BookmarksReversed, RangeTooLarge
 │   └── EventValueWrong
 ├── NotFoundError             EntryNotFound, BookmarkNotFound
@@ -15,7 +15,9 @@ DatastreamError
 │   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
 │   ├── HeaderBehind          something knows of more entries than the header
 │   └── EntriesDisagree       also raised when a damaged page is met later
-│       └── PageDamaged       a page does not fit its checksum
+│       └── PageNotServed
+│           ├── PageDamaged   a page does not fit its checksum
+│           └── PageNotLocal  the file has given it up, and the archive does not give it
 ├── PageUnchecked             for a thread that does not wait for a disk
 ├── EnvironmentFault          disk, locks, addresses
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
@@ -47,6 +49,7 @@ __all__ = [
     "CommitInProgress",
     "ConnectionEnded",
     "DatastreamError",
+    "EntriesArchived",
     "EntriesDisagree",
     "EntryNotFound",
     "EntryNotRelayed",
@@ -66,6 +69,8 @@ __all__ = [
     "OperationTooLarge",
     "OperationsNotCommitted",
     "PageDamaged",
+    "PageNotLocal",
+    "PageNotServed",
     "PageUnchecked",
     "RangeTooLarge",
     "RemoteError",
@@ -196,6 +201,17 @@ class EntrySealed(MisuseError):
             f"entry {number}: its operation is sealed; update it after the commit, or before sealing"
         )
         self.number = number
+
+
+class EntriesArchived(MisuseError):
+    """An update or a truncation of entries that are in an archive, which never changes."""
+
+    def __init__(self, call: str, number: int, archived_end: int) -> None:
+        super().__init__(
+            f"{call}: got entry {number}, expected {archived_end} or later, as those before are archived"
+        )
+        self.number = number
+        self.archived_end = archived_end
 
 
 class UpdateTypeDiffers(MisuseError):
@@ -365,7 +381,11 @@ class EntriesDisagree(StreamFileRefused):
         self.offset = offset
 
 
-class PageDamaged(EntriesDisagree):
+class PageNotServed(EntriesDisagree):
+    """A full page that cannot be read now: none of it is served."""
+
+
+class PageDamaged(PageNotServed):
     """A damaged full page: none of it is served."""
 
     def __init__(
@@ -382,6 +402,17 @@ class PageDamaged(EntriesDisagree):
         super().__init__(path, first_number, offset, found, expected)
         self.page_number = page_number
         self.entries_end = entries_end
+
+
+class PageNotLocal(PageNotServed):
+    """A page that the file has given up, and that its archive does not give now."""
+
+    def __init__(self, path: Path | str, page_number: int, first_number: int, reason: str) -> None:
+        self.what = f"data page {page_number}"
+        offset = HEADER_PAGE_SIZE + page_number * PAGE_SIZE
+        super().__init__(path, first_number, offset, "a page that is not on this disk", reason)
+        self.page_number = page_number
+        self.reason = reason
 
 
 class PageUnchecked(DatastreamError):

@@ -1,7 +1,5 @@
 """Network addresses `host:port`, with IPv6 hosts in brackets.
 
-    127.0.0.1:40840     [::1]:40840     gateway-0.example.net:40840     0.0.0.0:6900     [::]:6900
-
 The host is mandatory: `0.0.0.0`, which lets the whole network connect, must be explicit. Port 0 asks the
 system for a free port, so only a listener may have it.
 """
@@ -57,14 +55,13 @@ class Address:
 
 
 def parse_address(text: str, *, port_min: int = 0) -> Address:
-    """Read one address.
+    """Read one address; blanks around it are ignored.
 
     Args:
-        text: `host:port` or `[ipv6]:port`; blanks around it are ignored.
         port_min: 0 for an address to listen at, 1 for one to connect to.
 
     Raises:
-        AddressError: `text` is not an address, or its port is below `port_min` or above 65,535.
+        AddressError: `text` is not an address, or its port is out of range.
     """
     stripped = text.strip()
     host, colon, port_text = stripped.rpartition(":")
@@ -84,8 +81,7 @@ def parse_address(text: str, *, port_min: int = 0) -> Address:
 def parse_addresses(text: str, *, port_min: int = 0) -> tuple[Address, ...]:
     """Read one or more addresses with commas between them.
 
-    Raises:
-        AddressError: as `parse_address`, for the first invalid one.
+    Raises AddressError for the first invalid one.
     """
     return tuple(parse_address(part, port_min=port_min) for part in text.split(","))
 

@@ -57,7 +57,7 @@ class GotExpected(GatewayError):
         place = f"{where}: " if where else ""
         super().__init__(f"{place}{what}: got {got}, expected {expected}")
         self.what = what
-        """The wrong object: a setting, a file, a folder, a port, a part of a message."""
+        """The wrong object: a setting, a file, a port, a part of a message."""
         self.got = got
         self.expected = expected
         """What it should be, in words."""
@@ -80,7 +80,6 @@ class SettingError(GatewayError):
         self.got = got
         """The value as written, quoted if it was text."""
         self.expected = expected
-        """The accepted values, in words."""
         self.where = where
         """The flag, environment variable or file that gave the value."""
 
@@ -94,7 +93,6 @@ class AddressError(GatewayError, ValueError):
         super().__init__(f"address: got {text!r}, expected {expected}")
         self.text = text
         self.expected = expected
-        """What would have been accepted, in words."""
 
 
 class TlsError(GotExpected):

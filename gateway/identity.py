@@ -55,9 +55,9 @@ def name_of_publisher(
     publisher, whatever number follows.
 
     Args:
-        subjects: the names that its certificate proves, best first; empty without a certificate.
+        subjects: the names that its certificate proves, best first.
         metadata: of its call.
-        connection: gRPC's name of its connection, `ipv4:192.0.2.1:5000`.
+        connection: gRPC's name of it, `ipv4:192.0.2.1:5000`.
     """
     if subjects:
         return _bounded(subjects[0])

@@ -1,7 +1,7 @@
 """Private key files: an Ed25519 key in PKCS#8 PEM, readable by its owner alone.
 
-Such a key signs the blocks of your own network: `sluice keygen` writes one, and the block maker signs with
-it. A node needs only the public half, as `--ledger-key`.
+`sluice keygen` writes one, and the block maker signs with it. A node needs only the public half, as
+`--ledger-key`.
 """
 
 import os
@@ -53,11 +53,7 @@ def create_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Read the key in a file.
-
-    Raises:
-        KeyFileError: the file cannot be read, or is not an Ed25519 private key.
-    """
+    """Read the key in a file. Raises KeyFileError."""
     try:
         with path.open("rb") as file:
             pem = file.read(KEY_FILE_BYTES_MAX + 1)
@@ -71,12 +67,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 def private_key_of(pem: bytes, where: str) -> Ed25519PrivateKey:
     """Read the key in a file's content.
 
-    Args:
-        pem: the content; no error quotes it.
-        where: the file, for errors.
-
-    Raises:
-        KeyFileError: it is not an Ed25519 private key.
+    `where` names the file in errors; no error quotes the content. Raises KeyFileError.
     """
     try:
         key = load_pem_private_key(pem, password=None)

@@ -94,8 +94,7 @@ the same default; consensus nodes send 37,748,736 at most."""
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """Bytes of a request at an address where no publisher connects; numbers, a hash or an address take less. gRPC
-refuses a longer one by its length prefix. Up to this length it holds, for each call, the unfinished
-request."""
+refuses a longer one by its length prefix."""
 
 KEEPALIVE_ANSWER_SECONDS: Final = 10
 """How long a client may take to answer a ping before its connection is closed."""
@@ -131,8 +130,8 @@ PEER_POLL_SECONDS: Final = 1.0
 
 COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of items and entry heads above which no further block joins a commit: two flushes cost nothing beside
-writing so much. A commit is built in memory; with the largest block behind it, and as much padding, it stays
-within the data streamer's limit."""
+writing so much. A commit is built in memory, and stays within the data streamer's limit with the largest
+block behind it."""
 
 RUN_ITEMS_MAX: Final = 1_024
 """Items of a block that a thread serializes in one go: 0.3 ms, during which the event loop may wait for

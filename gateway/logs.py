@@ -1,7 +1,5 @@
 """The log of a node: lines for people, or one JSON object per line, with the same fields.
 
-    log.info("block refused", extra=fields(block=9, publisher=2, got="9f3a…", expected="3c77…"))
-
     text    2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  block refused  block=9 publisher=2 got=9f3a…
     json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "gateway.race.arbiter",
              "message": "block refused", "block": 9, "publisher": 2, "got": "9f3a…", …}
@@ -63,11 +61,7 @@ FieldValue = str | int | float | bool | bytes | None
 
 
 def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
-    """Return the `extra` of a log call with these fields (`block`, `publisher`, `got`).
-
-    Raises:
-        ValueError: the JSON form reserves the name.
-    """
+    """Return the `extra` of a log call with these fields (`block`, `publisher`, `got`)."""
     if taken := _RESERVED & values.keys():
         raise ValueError(f"log field {min(taken)!r}: the name is used by the log line itself")
     return {_FIELDS: values}
@@ -76,9 +70,7 @@ def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
 def caused_by(cause: str, **values: FieldValue) -> dict[str, object]:
     """Return the `extra` of a line that others can cause at will.
 
-    Args:
-        cause: the party: its address, or the subject of its certificate.
-        values: as for `fields`.
+    `cause` is the party: its address, or the subject of its certificate.
     """
     return {**fields(**values), _CAUSED_BY: cause}
 
@@ -93,10 +85,9 @@ def set_up_logging(
     """Send all logging of this process to one stream, and replace every other handler.
 
     Args:
-        level: the least severe line; for other libraries `warning`, unless it is `debug`.
+        level: for other libraries `warning`, unless it is `debug`.
         form: `text` (in colour on a terminal) or `json`.
         stream: None: standard error.
-        clock: monotonic time in seconds.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -132,9 +123,7 @@ class _Minute:
 class FloodFilter(logging.Filter):
     """A filter of lines that others cause too often; `LINES_PER_MESSAGE` bounds its memory.
 
-    Args:
-        write: writes the count of suppressed lines.
-        clock: monotonic time in seconds.
+    `write` writes the count of suppressed lines.
     """
 
     def __init__(
@@ -230,7 +219,6 @@ def _cut(text: str) -> str:
 
 
 def _json(value: FieldValue) -> object:
-    """Return a field's JSON value; numbers stay numbers."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     return _cut(value.hex() if isinstance(value, bytes) else str(value))

@@ -1,7 +1,6 @@
 """The metrics of a node, which Prometheus reads at `/metrics`.
 
-Names contain units; Prometheus appends `_total` to a counter's name. Prometheus' own process metrics
-(process_resident_memory_bytes, process_open_fds) are included. Each node has its own registry, so that
+Names contain units; Prometheus appends `_total` to a counter's name. Each node has its own registry, so that
 several nodes can live in one process (tests).
 """
 
@@ -51,11 +50,7 @@ class Metrics:
     registry: CollectorRegistry
 
     def __init__(self, *, verification_mode: str) -> None:
-        """Create all metrics at zero.
-
-        Args:
-            verification_mode: `full` or `hash`, shown as a label.
-        """
+        """Create all metrics at zero."""
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
@@ -188,6 +183,27 @@ class Metrics:
             "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
         )
 
+        # The archive, by its address.
+        self.archived_pages = gauge("sluice_archived_pages", "Data pages in the archive.", ["archive"])
+        self.archive_behind_pages = gauge(
+            "sluice_archive_behind_pages", "Full data pages that are not in the archive yet.", ["archive"]
+        )
+        self.archive_local_pages = gauge(
+            "sluice_archive_local_pages", "Full data pages on the local disk.", ["archive"]
+        )
+        self.archive_cached_pages = gauge(
+            "sluice_archive_cached_pages", "Data pages in the cache.", ["archive"]
+        )
+        self.archive_read_bytes = gauge(
+            "sluice_archive_read_bytes", "Bytes that were read from the archive since the start.", ["archive"]
+        )
+        self.archive_failing = gauge(
+            "sluice_archive_failing", "1 while the archive cannot be written or read.", ["archive"]
+        )
+        self.archive_disagrees = gauge(
+            "sluice_archive_disagrees", "1 while the archive has other entries than this node.", ["archive"]
+        )
+
         self.ready = gauge("sluice_ready", "1 when the node is ready.")
         mode = Info("sluice_verification_mode", "What is checked of a block.", registry=registry)
         mode.info({"mode": verification_mode})
@@ -201,8 +217,7 @@ class Metrics:
     def count_won(self, publisher: str) -> None:
         """Count a block for its publisher; publishers beyond the limit share one label.
 
-        Names that nobody vouches for have at most half of the labels: inventing them takes no label from
-        others.
+        Names that nobody vouches for have at most half of the labels: inventing them takes none from others.
         """
         won = self._won_by.get(publisher)
         if won is None:

@@ -19,8 +19,7 @@ __all__ = ["make_folder", "open_regular", "replace_file"]
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read, without waiting.
 
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
+    Raises OSError if it cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # O_NONBLOCK means nothing for a regular file
     try:
@@ -37,14 +36,12 @@ def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write or replace a file: whole or not at all, even across a crash.
 
     Args:
-        path: the file; `path` with the suffix `.new` is written first.
-        content: all of it.
+        path: with the suffix `.new` it is written first.
         flush: whether the file is on disk on return.
 
     Raises:
         OSError: the disk refused, and the old file is unchanged. If only flushing the folder failed, the new
-            file
-            is in place, and a power failure may bring back the old one.
+            file is in place, and a power failure may bring back the old one.
     """
     new_path = path.with_suffix(".new")
     # Write a new file each time: after a failed flush, the pages of a file may never reach the disk.
@@ -67,8 +64,7 @@ def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents; their names are on disk on return.
 
-    Raises:
-        OSError: it cannot be created, or something else is there.
+    Raises OSError.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)

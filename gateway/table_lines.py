@@ -16,7 +16,6 @@ def table_lines(rows: Sequence[Sequence[str]], width: int | None = None) -> list
     """Return a line for each row; all rows have the same number of cells.
 
     Args:
-        rows: at least one row.
         width: the longest line before the table is transposed. None: no limit.
     """
     lines = _lines(rows)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from sluice.datastream.events.sample_operations import sample_operation
 from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 from sluice.gateway.addresses import Address
 from sluice.gateway.api import (
@@ -25,12 +26,15 @@ from sluice.gateway.api import (
 )
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.blocks.items import ItemKind, field_item, stream_entry_item
 from sluice.gateway.key_files import public_key_hex
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.race.tables import BlockState
 from sluice.gateway.services.subscription_client import BlockAssembler, status_name
 from sluice.gateway.settings.table import Settings
+from sluice.publishers.blocks.block_items import header_item
+from sluice.publishers.blocks.linking import ChainStart, Linker, open_block, sign_block
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -55,6 +59,22 @@ def make_blocks(count: int, *, seed: int = 7, key: Ed25519PrivateKey = KEY) -> l
     if len(chain) < count:
         chain[:] = BlockMaker(seed, key, SMALL).blocks(max(count, 2 * len(chain)))
     return chain[:count]
+
+
+def make_network_blocks(count: int) -> list[Block]:
+    """Return blocks 0 to count - 1, signed, that carry the stream of a network; some carry no entry of it."""
+    linker, made = Linker(ChainStart()), []
+    for number in range(count):
+        body = [stream_entry_item(*entry) for entry in sample_operation(number, 1_700_000_000 + number)]
+        if number % 7 == 3:
+            body = []
+        if number % 5 == 2:
+            size = 300_000 if number % 50 == 2 else number * 7919 % 9_000
+            body[2:2] = [field_item(ItemKind.ROUND_HEADER, b"%d" % number), stream_entry_item(2, bytes(size))]
+        opened = open_block(number, (header_item(number, number * 10**9), *body))
+        items = opened.closed(linker.link(number, opened.path()))
+        made.append(Block(number, sign_block(number, items, KEY)))
+    return made
 
 
 def ledger_key(key: Ed25519PrivateKey = KEY) -> str:
@@ -297,9 +317,9 @@ async def wire_to(node: Node) -> AsyncIterator[Wire]:
         await wire.close()
 
 
-def stream_bytes(data_dir: Path) -> bytes:
-    """Return the stream file up to the end of its last used data page; a hole follows."""
-    with (data_dir / "datastream.bin").open("rb") as file:
+def stream_bytes(data_dir: Path, name: str = "datastream.bin") -> bytes:
+    """Return a stream file up to the end of its last used data page; a hole follows."""
+    with (data_dir / name).open("rb") as file:
         header_page = file.read(HEADER_PAGE_SIZE)
         total_length = int.from_bytes(header_page[38:46], "big")
         page_count = -(-(total_length - HEADER_PAGE_SIZE) // PAGE_SIZE)

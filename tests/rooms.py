@@ -36,6 +36,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("services",),
         ("pipeline",),
         ("workers",),
+        ("archive",),
         ("race", "settings", "store"),
         ("blocks", "transport"),
         ("root",),

@@ -34,6 +34,7 @@ from sluice.datastream.file.file_lock import lock_stream_file
 from sluice.datastream.file.file_system import has_no_disk
 from sluice.datastream.file.fingerprint import is_of_stream
 from sluice.datastream.file.page_sums import kept_sums, page_fits, stored_sums, sum_of
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.file.updating import record_for
 from sluice.datastream.layout import (
@@ -289,6 +290,9 @@ class _Walk:
         self._header = header
         self._end = min(header.total_length, disk.size())
         self._index = index
+        self._remote = RemotePages(result.path, (lambda key: None) if index is None else index.notes.get)
+        self._passed_over = range(0)
+        """Entries that the file has given up."""
         self._visitor = visitor
         self._result = result
         self._next_number = 0
@@ -307,6 +311,10 @@ class _Walk:
         page_count = pages_used(self._end)
         self._result.page_count = page_count
         for page_number in range(page_count):
+            if self._remote.holds(page_number):
+                if page_number == 1:
+                    self._pass_over(self._remote.end)
+                continue
             self._walk_page(page_number, is_last=page_number + 1 == page_count)
             progress(page_number + 1, page_count)
         expected = self._header.total_entries
@@ -318,6 +326,16 @@ class _Walk:
             self._result.add(Severity.NOTE, what, offset=page_start(unsummed[0]))
         if self._index is not None:
             self._check_index(self._index)
+
+    def _pass_over(self, end: int) -> None:
+        """Pass over the pages that the file has given up to an archive."""
+        begin = self._next_number
+        what = f"data pages 1 to {end - 1} are in an archive, and were not checked (sluice check URL)"
+        self._result.add(Severity.NOTE, what, offset=page_start(1), number=begin)
+        if self._visitor is not None:
+            self._visitor.gap()
+        self._take_up_again(end - 1)
+        self._passed_over = range(begin, self._next_number)
 
     def _walk_page(self, page_number: int, *, is_last: bool) -> None:
         start = page_start(page_number)
@@ -451,6 +469,8 @@ class _Walk:
                 place, bit = number >> 3, 1 << (number & 7)
                 if place < len(self._met) and self._met[place] & bit:
                     self._met[place] ^= bit  # a second bookmark for the same entry cannot be right
+                elif number in self._passed_over:
+                    pass
                 elif covered is not None:
                     what = f"the index has bookmark {bookmark.hex()} here, which is not or not alone right"
                     result.add(Severity.FIXABLE, what, number=number)

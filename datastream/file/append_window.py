@@ -1,20 +1,14 @@
 """A window of a stream file past its end, mapped into memory: a small commit is a copy, not a system call.
 
-    file     ... | data page                                        | ...
-                 | entries | total_length                           |
-                        | window, at most APPEND_WINDOW_BYTES |          moves on when the end has passed it
-
-A small commit spends most of its time in the system call. A copy into a mapped page is in the page cache, as
-after `pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and `fdatasync` writes it.
-But where `pwrite` would raise OSError, a copy ends the process (SIGBUS). So a page is mapped only when
-nothing can go wrong:
+A copy into a mapped page is in the page cache, as after `pwrite`: it survives the end of this process,
+`pread` and `sendfile` see it, and `fdatasync` writes it. But where `pwrite` would raise OSError, a copy ends
+the process (SIGBUS). So a page is mapped only when nothing can go wrong; otherwise `pwrite` does the work:
 
   - it has its blocks on the disk (`fallocate`), on a file system that overwrites in place;
   - it is in memory, writable (MADV_POPULATE_WRITE), and stays there (`mlock`);
   - code that cuts the file or punches a hole in it forgets the window first.
 
-Otherwise `pwrite` does the work. A window ends with its data page, so no page beyond the one in use looks
-written.
+A window ends with its data page, so no page beyond the one in use looks written.
 
 Source: mmap(2), madvise(2), mlock(2), fallocate(2).
 """
@@ -35,9 +29,8 @@ __all__ = ["AppendWindow"]
 _logger = logging.getLogger(__name__)
 
 APPEND_WINDOW_BYTES = 1 << 18
-"""Bytes of a window, locked in memory; the usual limit of that is 8 MiB (RLIMIT_MEMLOCK).
-
-Making a window takes about 0.3 ms; a larger one saves nothing measurable.
+"""Bytes of a window. They are locked in memory, where 8 MiB is the usual limit (RLIMIT_MEMLOCK). A larger
+window saves nothing measurable.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -46,7 +39,7 @@ _KEEP_SIZE = 0x01
 _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
 _OVERWRITING = (EXT, TMPFS)
-"""Other file systems may allocate to overwrite a page, which a full disk refuses: btrfs and ZFS always, XFS
+"""On other file systems overwriting a page may allocate, which a full disk refuses: btrfs and ZFS always, XFS
 after a reflink."""
 
 Bytes = bytes | bytearray | memoryview
@@ -56,7 +49,7 @@ class AppendWindow:
     """Writes past the end of one stream file.
 
     Args:
-        fd: of the file, open for reading and writing; the caller closes it.
+        fd: open for reading and writing; the caller closes it.
         write_otherwise: writes (data, offset) that cannot go through a window.
     """
 
@@ -66,7 +59,6 @@ class AppendWindow:
         self._fd = fd
         self._write_otherwise = write_otherwise
         self._is_possible: bool | None = None
-        """Unknown (None) until the first write."""
         self._map: mmap.mmap | None = None
         self._start = 0
         self._size = 0
@@ -77,11 +69,7 @@ class AppendWindow:
         return self._start, self._start + self._size
 
     def write(self, data: Bytes, offset: int) -> None:
-        """Write all of `data` at `offset` past the end of the stream, through the window if possible.
-
-        Raises:
-            OSError: `write_otherwise` failed.
-        """
+        """Write all of `data` at `offset` past the end of the stream, through the window if possible."""
         position = offset - self._start
         end = position + len(data)
         if position >= 0 and end <= self._size:
@@ -119,11 +107,7 @@ class AppendWindow:
 
 
 def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
-    """Map a range of a file so that writes to it cannot fail.
-
-    Raises:
-        OSError: no room on the disk, too much locked memory, or too old a kernel.
-    """
+    """Map a range of a file so that writes to it cannot fail."""
     _check(_libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)))
     mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=start)
     try:

@@ -1,21 +1,14 @@
 """Writing the stream file: the numbered steps of a commit, growth, and repair after a failure.
 
-`COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
-sector (offset 16 to 54 of 512), which a disk writes whole or not at all; nothing else is required of it.
-
-A commit is begun (steps 0 to 2) and finished. If the next one begins first, step 4 of the first and step 2 of
-the second are one flush:
-
-    begin    entries A ── flush
-    begin                       header A, entries B ── flush
-    finish                                                    header B ── flush
+`COMMIT_STEPS` says what a crash just after each step leaves behind. A commit is begun (steps 0 to 2) and
+finished. If the next one begins first, step 4 of the first and step 2 of the second are one flush.
 
 Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
   - Between commits, bytes past `total_length` and past a begun commit are zero, or `_damage` says otherwise.
-  - A failed flush is never trusted again: the kernel takes its bytes for written, and so reports every later
-    flush. Before any other flush, `Disk.rewrite` writes past the page cache: the header, the entries from the
-    block of the last byte surely on disk, and zeros behind them. No page behind the end stays in the cache.
+  - A failed flush is never trusted again: before any other flush, `Disk.rewrite` writes past the page cache:
+    the header, the entries from the block of the last byte surely on disk, and zeros behind them. No page
+    behind the end stays in the cache.
 
 Source: datastream/README.md, "The steps of a commit"; docs/spec/stream-file.md section 1.
 """
@@ -73,7 +66,7 @@ class CommitStep(Enum):
     BOOKMARKS = "6 bookmarks"
 
 
-# Names, since every commit uses these and members of a class are slower to find.
+# Every commit uses these, and members of a class are slower to find.
 _REPAIR, _ENTRIES, _HEADER = CommitStep.REPAIR, CommitStep.ENTRIES, CommitStep.HEADER
 
 COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
@@ -120,12 +113,7 @@ class _Damage:
 
 
 class Appender:
-    """Commits operation groups to a stream file; used by one thread at a time.
-
-    Args:
-        file: loaded, with a writable disk.
-        growth_pages: data pages added when it is full.
-    """
+    """Commits operation groups to a stream file; used by one thread at a time."""
 
     def __init__(self, file: StreamFile, growth_pages: int) -> None:
         self._file = file
@@ -135,7 +123,6 @@ class Appender:
         self._flushed = file.totals
         self._damage: _Damage | None = None
         self.begun: tuple[int, int] | None = None
-        """The totals of the begun commit."""
         self._room_end = 0
         """Blocks up to this offset were written before."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
@@ -145,21 +132,20 @@ class Appender:
             start = page_start(file.full_count)
             self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
         self.on_failed_flush: Callable[[], None] = lambda: None
-        """Called after each failed flush: other files on that disk are in doubt, too."""
+        """Called after each failed flush: other files on that disk are in doubt."""
 
     def begin(self, group: OperationGroup, *, flush: bool = True) -> tuple[int, int]:
         """Do steps 0 to 2 of a commit; the same flush does steps 3 and 4 of the commit begun before.
 
         Args:
-            flush: False omits the flush, here and in `finish`: the commit survives the end of this process,
-                not of the machine. A later flush makes it durable.
+            flush: False omits the flush, here and in `finish`; a later flush makes the commit durable.
 
         Returns:
             The new totals, `begun` until finished. The caller publishes the commit begun before.
 
         Raises:
-            CommitFailed: the disk refused. The commit begun before can still be finished, unless the flush
-                failed: then both are dropped. The disk is restored as far as it allows.
+            CommitFailed: the commit begun before can still be finished, unless the flush failed: then both
+                are dropped.
         """
         buffer, before = group.buffer, self.begun
         offset, _ = group.base
@@ -197,7 +183,7 @@ class Appender:
         """Do steps 3 and 4 of the `begun` commit; the caller then publishes it.
 
         Raises:
-            CommitFailed: the disk refused; the commit is dropped.
+            CommitFailed: the commit is dropped.
         """
         assert self.begun is not None
         new, step = self.begun, _HEADER
@@ -216,7 +202,7 @@ class Appender:
         self.begun = None
 
     def drop_begun(self) -> None:
-        """Drop the `begun` commit, if any: zero its entries on disk, or remember to."""
+        """Drop the `begun` commit: zero its entries on disk, or remember to."""
         if self.begun is not None:
             new, self.begun = self.begun, None
             self._restore(_ENTRIES, new)
@@ -288,10 +274,10 @@ class Appender:
     def flush_found(self, has_sum: Callable[[int], bool] = lambda page_number: False) -> list[int]:
         """Put on disk what opening has found committed, before anybody hears of it.
 
-        The last process may have died between a commit's header and its flush: a power failure would lose the
-        header in the page cache. Or one of its flushes failed: the cache then holds bytes that may never
-        reach the disk. So this drops the pages behind the end, rewrites header and last block past the cache,
-        and compares the last COMPARED_AT_OPEN_BYTES before it with the disk.
+        The last process may have died between a commit's header and its flush, or one of its flushes may have
+        failed: the cache then holds bytes that may never reach the disk. So this drops the pages behind the
+        end, rewrites header and last block past the cache, and compares the last COMPARED_AT_OPEN_BYTES
+        before it with the disk.
 
         Args:
             has_sum: returns whether a full page has a checksum, which then decides.
@@ -329,7 +315,7 @@ class Appender:
         """Repair what a failed commit left, and flush everything committed.
 
         Raises:
-            OSError: the disk refused; unflushed bytes are in doubt until this succeeds.
+            OSError: unflushed bytes are in doubt until this succeeds.
         """
         self.put_right()
         if self._flushed != self._file.totals:
@@ -344,7 +330,7 @@ class Appender:
         """Repair what a failed commit left.
 
         Raises:
-            OSError: the disk refused; the next commit tries again.
+            OSError: the next commit tries again.
         """
         if self._damage is not None:
             self._repair(self._damage)
@@ -398,7 +384,6 @@ class Appender:
         self._size = size
 
     def _fail(self, step: CommitStep, new: tuple[int, int], error: BaseException) -> NoReturn:
-        """Repair or remember what a failed commit left; raise `error`, or `CommitFailed` for an OSError."""
         self._restore(step, new)
         if isinstance(error, OSError):
             raise CommitFailed(self._file.path, step.value, error) from error
@@ -447,8 +432,7 @@ class Appender:
     def _prove(self, kept_end: int) -> None:
         """Write past the page cache what the file should hold, from the last byte surely on disk.
 
-        The header first: nobody could open a new one over zeros. The lock keeps healing out, since
-        `Disk.rewrite` restores the cached bytes of neighbouring pages.
+        The lock keeps healing out, since `Disk.rewrite` restores the cached bytes of neighbouring pages.
         """
         with self._file.sums.lock:
             self._rewrite_header()
@@ -469,7 +453,7 @@ class Appender:
 
         Args:
             start: a multiple of a block's size.
-            end: the end of the kept bytes.
+            end: of the kept bytes.
         """
         for offset in range(start, end, _COPY_SIZE):
             data = self._disk.pread(min(_COPY_SIZE, end - offset), offset)
@@ -500,13 +484,11 @@ class Appender:
 def rewrite_lost(disk: Disk, size: int, offset: int) -> int | None:
     """Write past the page cache those cached bytes that the disk has lost.
 
-    A lost write leaves zeros: those of a hole, of allocated blocks, or of room for small commits. Other
-    differences raise, as nothing tells which side is right.
+    A lost write leaves zeros. Other differences raise, as nothing tells which side is right.
 
     Args:
         disk: open for writing.
-        size: bytes, a multiple of 4,096.
-        offset: a multiple of 4,096.
+        size, offset: multiples of 4,096.
 
     Returns:
         The offset of the first lost block, or None.

@@ -1,22 +1,12 @@
 """The bookmark index: a LevelDB folder beside the stream file, under both locks (`folder_lock.py`).
 
-    key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
-    key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
-    key LAST_KEY (29 B)            value u64 big-endian, bytes: a bookmark of the last batch, number first
-    key STREAM_KEY (25 B)          value: fingerprint of these entries (`fingerprint.py`)
-    key TABLE_KEY, u64 (26 B)      value: the table of the data page of that number (`page_index.py`)
-    key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
-    key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last program that knew checksums
-    key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
-    key UPDATE_KEY (24 B)          value: an unfinished update in place (`updating.py`)
-
-The longer keys have a LevelDB of their own, inside the folder (`index_database.py`).
+Keys longer than a bookmark have a LevelDB of their own, inside the folder (`index_database.py`).
 
 Invariants
   - The stream completes the index and confirms its answers.
   - The count of covered entries and their fingerprint are of one batch. Their bookmarks are in the DB, or
-    `lacks_bookmarks` says so. Other programs write no such keys. The index may lag behind the stream; memory
-    holds the rest, at most twice PENDING_BOOKMARKS_MAX bookmarks.
+    `lacks_bookmarks` says so. The index may lag behind the stream; memory holds the rest, at most twice
+    PENDING_BOOKMARKS_MAX bookmarks.
   - A read-only opening works on a copy of the folder, made under shared locks.
 
 Source: docs/spec/stream-file.md section 3.
@@ -78,8 +68,8 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 REOPEN_ROOM_BYTES = 1 << 20
-"""Free bytes that reopening a failed bookmark DB needs: LevelDB then writes new files and a table of its log.
-With less room the DB stays open, so that it can be read."""
+"""Free bytes that reopening a failed bookmark DB needs. With less room the DB stays open, so that it can be
+read."""
 
 LAST_KEY = b"sluice/bookmark-of-last-batch"
 STREAM_KEY = b"sluice/stream-fingerprint"
@@ -95,7 +85,6 @@ assert (
 _U64 = struct.Struct(">Q")
 _DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
 _GONE = -1
-"""Marks a bookmark to be deleted."""
 
 Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
 """Bookmarks about to be recorded; the pending ones among them; the pending covered count."""
@@ -108,26 +97,22 @@ class Notes:
                              └─────── roll_back ◄──────┘               if the batch was refused
 
     Any thread may put and get; one thread writes batches.
-
-    Args:
-        read: reads a key of the DB; raises BookmarksUnavailable.
     """
 
     def __init__(self, read: Callable[[bytes], bytes | None]) -> None:
         self._read = read
         self._pending: dict[bytes, bytes | None] = {}
-        """None deletes a note."""
         self._writing: dict[bytes, bytes | None] = {}
         self._guard = threading.Lock()
 
     @property
     def has_pending(self) -> bool:
-        """Return whether any note waits for a batch."""
+        """Whether any note waits for a batch."""
         return bool(self._pending)
 
     @property
     def is_writing(self) -> bool:
-        """Return whether the fate of a batch with notes is unknown."""
+        """Whether the fate of a batch with notes is unknown."""
         return bool(self._writing)
 
     def get(self, key: bytes) -> bytes | None:
@@ -153,11 +138,7 @@ class Notes:
             self._pending.update(notes)
 
     def drop(self, prefix: bytes, first: bytes, stored: Iterable[bytes]) -> None:
-        """Delete the notes with this prefix, from the key `first` on.
-
-        Args:
-            stored: their keys in the DB.
-        """
+        """Delete the notes with this prefix, from the key `first` on; `stored` are their keys in the DB."""
         with self._guard:
             gone = [
                 key for key in (*self._pending, *self._writing) if key.startswith(prefix) and key >= first
@@ -165,7 +146,7 @@ class Notes:
             self._pending.update(dict.fromkeys((*gone, *stored)))
 
     def add_to(self, batch: Any) -> None:
-        """Add pending notes to a LevelDB batch; call `written` or `roll_back` next."""
+        """Add pending notes to a batch; call `written` or `roll_back` next."""
         with self._guard:
             self._writing = self._pending  # before the next line, so that a reader always finds each
             self._pending = {}
@@ -192,10 +173,9 @@ class BookmarkIndex:
     One thread writes, any thread reads. Readers also find bookmarks that wait for a batch.
 
     Args:
-        stream_path: the stream file; its name gives the folder.
-        open_database: opens a LevelDB.
+        stream_path: its name gives the folder.
+        folder: instead of that one.
         read_only: work on a copy of the folder.
-        folder: instead of the one that the name gives.
 
     Raises:
         StreamInUse: another opener has the folder.
@@ -214,7 +194,6 @@ class BookmarkIndex:
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
         self.notes = Notes(self._get_value)
-        """Tables and checksums of pages."""
         self._pending_covered: int | None = None
         self._writing: dict[bytes, int] = {}
         """The batch under way; readers look here between `_pending` and the DB."""
@@ -222,20 +201,17 @@ class BookmarkIndex:
         self._writer: threading.Thread | None = None
         self._writer_error: Exception | None = None
         self._guard = threading.Lock()
-        """Held to read or replace the DB."""
         self._database: Any = None
         self._written_covered: int | None = None
-        """The number of entries that the DB covers; None if it does not say."""
         self._sync_next = False
         """Flush the next batch: older contents of the DB would contradict the stream."""
         self._keys_first = False
         """The next batch takes bookmarks away: lower the count before."""
         self._writes_keys_first = False
-        """The same of the batch under way."""
         self.failed = False
         """A write may have failed: reopen the DB before the next one."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
-        """Returns the fingerprint of the stream's first entries; None until the stream is loaded."""
+        """Returns the fingerprint of the stream's first entries."""
         self.was_opened_by_another = False
         """Whether a Go program had the DB open since our last batch, so its count may be wrong."""
         self.sums_hold = False
@@ -337,11 +313,7 @@ class BookmarkIndex:
     # --- reading -----------------------------------------------------------------------------------------
 
     def get(self, bookmark: bytes) -> int | None:
-        """Return the indexed number of this bookmark's newest entry, or None. The caller checks the entry.
-
-        Raises:
-            BookmarksUnavailable: the DB cannot be read.
-        """
+        """Return the indexed number of this bookmark's newest entry, or None. The caller checks the entry."""
         number = self._recorded(bookmark)
         if number is None:
             return self._number_in_database(bookmark)
@@ -366,9 +338,6 @@ class BookmarkIndex:
         """Whether bookmarks of covered entries are missing: a power failure took batches, or files were lost.
 
         LevelDB loses the newest batches first, so one bookmark of the last batch tells.
-
-        Raises:
-            BookmarksUnavailable: the DB cannot be read.
         """
         last = self._get_value(LAST_KEY)
         if last is None or len(last) < _U64.size:
@@ -391,7 +360,6 @@ class BookmarkIndex:
         return _number(value)
 
     def _get_value(self, key: bytes) -> bytes | None:
-        """Return the value of one of our keys, or None."""
         with self._guard:
             try:
                 value: bytes | None = self._database.keys.get(key)
@@ -400,7 +368,7 @@ class BookmarkIndex:
         return value
 
     def get_table(self, page_number: int) -> PageTable | None:
-        """Return the table of a data page, or None."""
+        """Return the stored table, if any."""
         value = self.notes.get(TABLE_KEY + _U64.pack(page_number))
         return None if value is None else decode_table(value)
 
@@ -411,7 +379,7 @@ class BookmarkIndex:
 
     @property
     def update_record(self) -> bytes | None:
-        """The record of an unfinished update in place."""
+        """Record of an unfinished update in place."""
         with self._guard:
             try:
                 value: bytes | None = self._database.bookmarks.get(UPDATE_KEY)
@@ -420,11 +388,7 @@ class BookmarkIndex:
         return value
 
     def highest_number(self, count_max: int) -> int | None:
-        """Return the highest entry number of the first `count_max` bookmarks; None without any.
-
-        Raises:
-            BookmarksUnavailable: the DB cannot be read.
-        """
+        """Return the highest entry number of the first `count_max` bookmarks; None without any."""
         highest: int | None = None
         try:
             with self._guard, self._database.bookmarks.iterator() as pairs:
@@ -436,11 +400,7 @@ class BookmarkIndex:
         return highest
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (bookmark, entry number) of every bookmark in the DB, sorted.
-
-        Raises:
-            BookmarksUnavailable: the DB cannot be read.
-        """
+        """Yield (bookmark, entry number) of every bookmark in the DB, sorted."""
         try:
             with self._database.bookmarks.iterator() as pairs:
                 for key, value in pairs:
@@ -455,7 +415,7 @@ class BookmarkIndex:
         """Record bookmarks of committed entries; return the number of pending ones.
 
         Args:
-            bookmarks: each with the number of its newest entry, above any recorded before.
+            bookmarks: each with the number of its newest entry.
             covered: the number of entries that the index then covers.
         """
         pending = self._pending
@@ -466,7 +426,7 @@ class BookmarkIndex:
     def before(self, bookmarks: dict[bytes, int]) -> Undo:
         """Return what `roll_back` needs to undo a `record` of these bookmarks."""
         pending = self._pending
-        if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
+        if pending.keys().isdisjoint(bookmarks):  # as nearly always; this is quick
             return bookmarks, {}, self._pending_covered
         numbers = {bookmark: pending[bookmark] for bookmark in bookmarks if bookmark in pending}
         return bookmarks, numbers, self._pending_covered
@@ -482,8 +442,7 @@ class BookmarkIndex:
         """Record how a truncation or an update changes bookmarks.
 
         Args:
-            bookmarks: each with the number of its newest entry now, or None.
-            covered: the number of entries that the index then covers.
+            bookmarks: each with its newest entry's number now, or None.
             page_count: drop the tables of full pages from this one on.
         """
         self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
@@ -498,11 +457,7 @@ class BookmarkIndex:
             self.notes.drop(prefix, first, stored)
 
     def stored_notes(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes]:
-        """Return the DB's notes with this prefix, from the key `first` on.
-
-        Raises:
-            BookmarksUnavailable: the DB cannot be read.
-        """
+        """Return the DB's notes with this prefix, from the key `first` on."""
         try:
             stop = prefix[:-1] + bytes((prefix[-1] + 1,))
             with self._guard, self._database.keys.iterator(start=first or prefix, stop=stop) as pairs:
@@ -521,7 +476,7 @@ class BookmarkIndex:
 
     @property
     def pending_count(self) -> int:
-        """Number of bookmarks that wait for a batch."""
+        """How many bookmarks wait for a batch."""
         return len(self._pending)
 
     def write_pending(self) -> None:
@@ -540,7 +495,7 @@ class BookmarkIndex:
         """Write everything pending in another thread, after the batch before; without a thread, in this one.
 
         Raises:
-            BookmarksUnavailable: the batch before was refused, or this one, here; see `write_pending`.
+            BookmarksUnavailable: see `write_pending`; also for the batch before.
         """
         self._await_writer()
         batch = self._take_pending()
@@ -557,7 +512,6 @@ class BookmarkIndex:
             self._settle()
 
     def _take_pending(self) -> Any:
-        """Move pending bookmarks to `_writing`; return a batch of them, or None."""
         if self._writing or self._writing_covered is not None or self.notes.is_writing:
             self._take_batch_back()
         if self._pending_covered is None and not self.notes.has_pending:
@@ -579,7 +533,6 @@ class BookmarkIndex:
             last = next(reversed(kept.items()), None) or self._one_that_stays()
             if last is None:
                 batch.keys.delete(LAST_KEY)
-        # Faster than a loop; `put` returns None.
         any(map(batch.bookmarks.put, kept, map(pack, kept.values())))
         if last is not None:
             put(LAST_KEY, pack(last[1]) + last[0])
@@ -640,7 +593,6 @@ class BookmarkIndex:
         return has_run
 
     def _settle(self) -> None:
-        """Forget a written batch; make a refused one pending again."""
         error, self._writer_error = self._writer_error, None
         if error is None:
             if self._writing_covered is not None:
@@ -666,7 +618,7 @@ class BookmarkIndex:
         """Write the record of an update in place, flushed; None deletes it.
 
         Raises:
-            BookmarksUnavailable: the DB refused; `failed` is set.
+            BookmarksUnavailable: `failed` is set.
         """
         self._await_writer()
         try:
@@ -678,6 +630,28 @@ class BookmarkIndex:
         except (plyvel.Error, OSError, RuntimeError) as error:
             self.failed = True
             raise BookmarksUnavailable(self.folder, error) from error
+
+    @property
+    def written_covered(self) -> int:
+        """Number of entries that the DB covers, as far as its batches are written."""
+        return self._written_covered or 0
+
+    def put_flushed(self, notes: Mapping[bytes, bytes]) -> None:
+        """Write notes at once, and flush all batches so far. Any thread.
+
+        Raises:
+            BookmarksUnavailable: the DB refused.
+        """
+        with self._guard:
+            try:
+                self._lock.check()
+                self._database.bookmarks.write_batch(sync=True).write()
+                batch = self._database.keys.write_batch(sync=True)
+                for key, value in notes.items():
+                    batch.put(key, value)
+                batch.write()
+            except (plyvel.Error, OSError, RuntimeError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
 
     def recover(self) -> None:
         """Reopen the DB after a failed write, and write everything pending.
@@ -724,7 +698,6 @@ class BookmarkIndex:
         self.failed = True
 
     def _look_for_room(self) -> None:
-        """Keep the DB open if there is no room to reopen it: it can still be read."""
         try:
             with tempfile.TemporaryFile(dir=self.folder.parent) as file:
                 file.write(bytes(REOPEN_ROOM_BYTES))
@@ -751,7 +724,7 @@ class BookmarkIndex:
 
         Args:
             pages: (bookmarks, number of entries covered after them), in order.
-            batch_bookmarks: fewest bookmarks of a batch, except the last.
+            batch_bookmarks: fewest of a batch, except the last.
         """
         for bookmarks, covered in pages:
             self.record(dict(bookmarks), covered)
@@ -787,8 +760,6 @@ def _number(value: bytes | None) -> int | None:
 
 
 class _Closed:
-    """A closed DB: every use of it raises."""
-
     def close(self) -> None:
         """Do nothing."""
 

@@ -1,13 +1,8 @@
 """Commits of a stream: each is begun and finished, and the next one may begin in between.
 
-`appending.py` does the disk's part, with a picture. This module publishes what was written: page index,
-bookmarks and the committed view change together, or not at all.
-
-    what happens                               the commit that was begun before    this commit
-    the disk refuses to take its entries       can still be finished               dropped
-    the disk refuses what both share           dropped                             dropped
-    interrupted before its publication         rolled back                         dropped
-    interrupted behind its publication         stands                              dropped, if only begun
+This module publishes what `appending.py` wrote: page index, bookmarks and the committed view change together,
+or not at all. A begun commit stands if only the next one's entries are refused; where both share what failed,
+both are dropped.
 
 Source: docs/spec/stream-file.md section 2; datastream/README.md, "The steps of a commit".
 """
@@ -34,11 +29,7 @@ _COMMIT_DONE = Call.COMMIT_DONE
 
 
 class Committer:
-    """Commits the operations of a group; used by one thread at a time.
-
-    Args:
-        changer: finishes its updates before a commit.
-    """
+    """Commits the operations of a group; used by one thread at a time."""
 
     def __init__(
         self,
@@ -125,7 +116,6 @@ class Committer:
         self._begun = None  # last, so that an interruption still drops it
 
     def _write_entries(self, *, flush: bool) -> tuple[int, int]:
-        """Do steps 0 to 2; return the commit's end. The caller next publishes the commit begun before."""
         self._group.begin_commit()
         if self._bookmarks.failed or self._changer.overdue:
             self.finish_what_is_overdue()  # step 0a
@@ -182,7 +172,7 @@ class Committer:
     def _roll_back(self, written: tuple[int, int]) -> None:
         """Undo a commit that is in the file and invisible, after Ctrl-C or for lack of memory.
 
-        If that fails too, the stream takes no commit before it is reopened.
+        If that fails, the stream takes no commit before it is reopened.
         """
         _logger.warning(
             "%s: a commit is rolled back, as it was interrupted behind its header", self._file.path
@@ -197,11 +187,7 @@ class Committer:
     # --- beside the disk ---------------------------------------------------------------------------------
 
     def finish_what_is_overdue(self) -> None:
-        """Reopen a failed bookmark DB, and finish an interrupted update.
-
-        Raises:
-            CommitFailed: one of them still fails.
-        """
+        """Reopen a failed bookmark DB, and finish an interrupted update."""
         try:
             if self._bookmarks.failed:
                 # First the file: while its disk fails, the DB stays open for readers.

@@ -1,18 +1,11 @@
 """Updates in place and truncations beside readers of the stream.
 
-A reader never sees half of an update:
+A reader gets the old entry or the new one, whole: during an update, `Changes.read` and `RangeSender` lay the
+new bytes over those of the file. Bytes that the kernel took for a client stay unchanged, too: an update gives
+its blocks new pages (`Disk.replace`). A truncation does not: until it is disconnected, a client may receive
+zeros or later bytes in place of dropped entries.
 
-    reads      during an update, `read` lays the new bytes over those of the file; it reads again if a
-               change began or ended meanwhile. So it gets the old entry or the new one, whole
-    sendfile   `RangeSender.send` checks for changes and sends under one lock, which a change takes to
-               announce itself; it sends new bytes from memory during the update. A client with half of
-               the entry, or with truncated entries, must begin anew (StreamChanged)
-
-Bytes that the kernel took for a client stay unchanged, too: an update gives its blocks new pages
-(`Disk.replace`), and leaves those that a socket may hold. A truncation does not: until it is disconnected, a
-client may receive zeros or later bytes in place of dropped entries.
-
-Source: docs/spec/stream-file.md section 2; datastream/README.md, "Invariants".
+Source: datastream/README.md, "Changing what is committed".
 """
 
 from __future__ import annotations
@@ -25,7 +18,8 @@ from typing import NamedTuple
 
 from sluice.datastream.errors import StreamChanged
 from sluice.datastream.file.disk import Disk
-from sluice.datastream.layout import U64_MAX
+from sluice.datastream.file.remote_pages import RemotePages
+from sluice.datastream.layout import U64_MAX, page_number_of
 from sluice.datastream.limits import RECEIVE_BYTES
 
 __all__ = ["Changes", "Patch", "RangeSender"]
@@ -53,7 +47,8 @@ class Changes:
         self.lock = threading.Lock()
         """Held to announce a change, and to hand bytes to a socket."""
         self.count = 0
-        """The number of changes so far."""
+        self.remote: RemotePages | None = None
+        """Pages that the file has given up; None: none yet."""
         self._patch: Patch | None = None
         self._version = 0
         self._log: deque[tuple[int, int]] = deque(maxlen=CHANGES_KEPT_MAX)
@@ -69,8 +64,7 @@ class Changes:
 
         Args:
             patch: covers the entry; its other bytes are unchanged.
-            start: offset of the entry.
-            end: offset just past it.
+            start, end: offsets of the entry.
         """
         with self.lock:
             self._patch = patch
@@ -92,6 +86,16 @@ class Changes:
         self._log.append((start, end))
         self.count += 1
 
+    def is_remote(self, offset: int) -> bool:
+        """Return whether the file has given up the page of a byte."""
+        return self.remote is not None and self.remote.holds(page_number_of(offset))
+
+    def note_release(self, remote: RemotePages, end: int) -> None:
+        """Send readers of the pages before `end` to the cache, with `lock` held; then the pages may go."""
+        remote.end = end
+        self.remote = remote
+        self._version += 1  # last: a read that has begun is done again
+
     def is_disturbed(self, offset: int, seen: int) -> bool:
         """Return whether a reader at `offset`, which has seen `seen` changes, has lost its place."""
         missed = self.count - seen
@@ -100,9 +104,16 @@ class Changes:
         return any(start < offset < end for start, end in list(self._log)[len(self._log) - missed :])
 
     def read(self, disk: Disk, size: int, offset: int) -> bytes:
-        """Read committed bytes, each entry whole, as before or after any update."""
+        """Read committed bytes, each entry whole, as before or after any update.
+
+        Raises:
+            PageUnchecked: the file has given up the page, and it is not in the cache.
+        """
         while True:
             version = self._version
+            if self.is_remote(offset):
+                assert self.remote is not None
+                return self.remote.read(size, offset)
             data = disk.pread(size, offset)
             patch = self._patch
             if version == self._version:
@@ -149,11 +160,7 @@ class RangeSender:
             self._seen = changes.count
 
     def read(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file.
-
-        Raises:
-            StreamChanged: the client has lost its place.
-        """
+        """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file."""
         with self._changes.lock:
             self._check(offset)
             return self._changes.read(self._disk, size, offset)
@@ -166,13 +173,18 @@ class RangeSender:
             offset: the client's place: everything before it was sent.
 
         Raises:
-            StreamChanged: the client has lost its place.
+            StreamChanged: see `check`.
+            PageUnchecked: the file has given up the page, and it is not in the cache.
             BlockingIOError: the socket is full.
             OSError: the client is gone, or the disk fails.
         """
         changes = self._changes
         with changes.lock:
             self._check(offset)
+            remote = changes.remote
+            if remote is not None and changes.is_remote(offset):
+                with remote.lock:
+                    return os.sendfile(socket_fd, *remote.place(offset), size)
             patch = changes.patch
             if patch is None or patch.end <= offset or offset + size <= patch.offset:
                 return os.sendfile(socket_fd, self._disk.fileno(), offset, size)

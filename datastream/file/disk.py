@@ -1,13 +1,14 @@
 """The disk: the calls that a stream file makes to the operating system.
 
-`Disk` is the interface; `RealDisk` is a file. Tests inject faults here: a full disk, torn writes, failing
-flushes.
+`Disk` is the interface; `RealDisk` is a file. Tests inject faults here.
 
-`read_past_cache` and `write_past_cache` bypass the page cache, which hides the state of the disk. They
-transfer directly (O_DIRECT). Where the file system refuses direct transfers (tmpfs) or sends them through the
-cache (btrfs with checksums), they drop the range from the cache first; the kernel drops clean, unmapped pages
-(POSIX_FADV_DONTNEED). Unlike `Disk.read_past_cache` and `Disk.rewrite`, they touch nothing beside the range,
-so they may run beside commits. Offsets and sizes are multiples of 4,096.
+`read_past_cache` and `write_past_cache` show the state of the disk, which the page cache hides. They transfer
+directly (O_DIRECT). Where the file system refuses direct transfers (tmpfs) or sends them through the cache
+(btrfs with checksums), they drop the range from the cache first (POSIX_FADV_DONTNEED). Unlike
+`Disk.read_past_cache` and `Disk.rewrite`, they touch nothing beside the range, so they may run beside
+commits.
+
+Offsets and sizes of what goes past the cache are multiples of 4,096.
 
 Source: open(2), posix_fadvise(2).
 """
@@ -76,7 +77,7 @@ class Disk(Protocol):
         ...
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write as `pwrite`, over zeros past the end of the stream; perhaps faster."""
+        """Write as `pwrite`, over zeros past the end of the stream."""
         ...
 
     def make_room(self, size: int, offset: int) -> None:
@@ -86,20 +87,20 @@ class Disk(Protocol):
     def replace(self, data: bytes, offset: int) -> None:
         """Write all of `data` over other bytes; OSError may lose old and new bytes.
 
-        If possible, sockets that still hold the old bytes keep them. Offset and size are multiples of 4,096.
+        If possible, sockets that still hold the old bytes keep them.
         """
         ...
 
     def fdatasync(self) -> None:
         """Flush all writes and the file's size.
 
-        A failed flush leaves in doubt everything written since the last successful one: the kernel now takes
-        it for written, so another flush proves nothing, even after the same writes. Only `rewrite` helps.
+        A failed flush leaves in doubt everything written since the last successful one: another flush proves
+        nothing. Only `rewrite` helps.
         """
         ...
 
     def rewrite(self, data: bytes, offset: int) -> None:
-        """Write bytes past the page cache, read them back, compare. Offset and size: multiples of 4,096.
+        """Write bytes past the page cache, read them back, compare.
 
         Raises:
             OSError: they are not on the disk, or nothing can tell. Reads return them nonetheless.
@@ -109,21 +110,21 @@ class Disk(Protocol):
     def discard(self, offset: int) -> None:
         """Make everything from `offset` on zeros, out of the page cache; the size stays.
 
-        The next flush includes it. Offset is a multiple of 4,096.
+        The next flush includes it.
         """
         ...
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
         """Return the bytes on the disk, not in the page cache; None if nothing can tell.
 
-        Dirty pages are written first. Offset and size are multiples of 4,096.
+        Dirty pages are written first.
         """
         ...
 
     def refresh(self, size: int, offset: int) -> None:
         """Make reads of a range return the bytes on the disk, if anything can tell.
 
-        Dirty pages are flushed first. Offset and size are multiples of 4,096.
+        Dirty pages are flushed first.
 
         Raises:
             OSError: reads return something else.
@@ -160,9 +161,6 @@ def open_directly(fd: int, flags: int) -> int:
     """Open a descriptor's file again, for direct transfers.
 
     O_DIRECT on the first descriptor would demand that all its reads are aligned.
-
-    Raises:
-        OSError: the file system refuses, or no descriptor is left.
     """
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
 
@@ -210,11 +208,7 @@ def read_past_cache(fd: int, size: int, offset: int) -> bytes:
 
 
 def write_past_cache(fd: int, data: bytes, offset: int) -> None:
-    """Write all of `data` to the disk, flushed; the cache holds nothing else.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Write all of `data` to the disk, flushed; the cache holds nothing else."""
     # A reopened descriptor might be writable.
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EBADF, "the file is open for reading only")
@@ -233,7 +227,6 @@ class RealDisk:
     """A file of the operating system.
 
     Args:
-        path: an existing file.
         writable: open it for reading and writing, otherwise for reading only.
     """
 
@@ -245,7 +238,6 @@ class RealDisk:
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
         """Whether the file system overwrites in place; None: unknown yet."""
-        # Bound, since every small commit calls it.
         self.append = self._window.write  # type: ignore[method-assign]
         if writable:
             after_fork.add(self)
@@ -268,7 +260,6 @@ class RealDisk:
         written = _pwrite(self._fd, data, offset)
         if written == len(data):
             return
-        # A full disk takes a part first, and says ENOSPC at the next try.
         with memoryview(data) as rest:
             while written < len(rest):
                 count = os.pwrite(self._fd, rest[written:], offset + written)
@@ -277,14 +268,14 @@ class RealDisk:
                 written += count
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """See `Disk.append`; copies into the window, if there is one."""
+        """See `Disk.append`."""
         self._window.write(data, offset)
 
     def make_room(self, size: int, offset: int) -> None:
         """See `Disk.make_room`; writes zeros.
 
         The first flush of bytes in a hole allocates blocks, so it also writes the journal or the inode; later
-        flushes do not. That holds for ext2 to ext4 and XFS; btrfs and ZFS allocate with each write.
+        flushes do not. btrfs and ZFS allocate with each write.
         """
         if self._keeps_places is None:
             self._keeps_places = file_system_of(self._fd) in _KEEPING_PLACES
@@ -294,10 +285,9 @@ class RealDisk:
     def replace(self, data: bytes, offset: int) -> None:
         """See `Disk.replace`; the new bytes get new pages in memory.
 
-        `sendfile` gives a socket the pages themselves. A direct write removes them from the page cache
-        unchanged. A hole does so only for pages on their own: in a large folio (XFS, ext4 since Linux 6.16)
-        it zeros the page that the socket holds. So only file systems whose direct writes go through the cache
-        get a hole.
+        `sendfile` gives a socket the pages themselves. A direct write removes them from the cache unchanged.
+        A hole in a large folio (XFS, ext4 since Linux 6.16) zeros the page that the socket holds. So only
+        file systems whose direct writes go through the cache get a hole.
         """
         self._window.forget()
         if takes_direct_writes(self._fd) and self._write_directly(data, offset):
@@ -330,9 +320,8 @@ class RealDisk:
     def rewrite(self, data: bytes, offset: int) -> None:
         """See `Disk.rewrite`.
 
-        A direct write drops the cached pages and the kernel's belief about them: on ext4, a page whose first
-        write failed keeps its allocated block. Later writes go there, while the extent tree still says that
-        nothing was ever written. On other file systems the pages are dropped first.
+        A direct write drops the cached pages, and the kernel's belief about them. On other file systems the
+        pages are dropped first.
         """
         self._window.forget()
         if has_no_disk(self._fd):
@@ -359,10 +348,8 @@ class RealDisk:
             raise OSError(errno.EIO, f"the disk holds other bytes than it took at offset {offset}")
 
     def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
-        """Write back what the page cache held, so that reads return it.
-
-        A dropped page took along its folio, perhaps with pages that never reached the disk.
-        """
+        """Write back what the page cache held: a dropped page took along its folio, perhaps with pages that
+        never reached the disk."""
         found = self.pread(len(data), offset)
         for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
             if found[at : at + _BLOCK_SIZE] != data[at : at + _BLOCK_SIZE]:
@@ -438,7 +425,7 @@ class RealDisk:
         return os.fstat(self._fd).st_size
 
     def has_data(self, offset: int) -> bool:
-        """See `Disk.has_data`; asks the file system for the first byte that is not in a hole."""
+        """See `Disk.has_data`."""
         try:
             os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as error:
@@ -471,7 +458,6 @@ class RealDisk:
 
 
 def _folios(size: int, offset: int) -> tuple[int, int]:
-    """Return size and offset, in bytes, of the folios that hold a range."""
     start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
     return end + -end % _FOLIO_SIZE_MAX - start, start
 
@@ -480,9 +466,6 @@ def create_file(path: Path, header_page: bytes, size: int) -> None:
     """Make a sparse file of `size` bytes that begins with `header_page`; `path` appears whole or not at all.
 
     A crash before the rename leaves only `path` + `.new`, which the next creation deletes.
-
-    Raises:
-        OSError: no space, no permission, no such folder.
     """
     new_path = path.with_name(path.name + ".new")
     new_path.unlink(missing_ok=True)  # the kernel may be wrong about its pages

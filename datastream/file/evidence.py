@@ -1,16 +1,9 @@
 """The evidence that an opening weighs: what header, index and file each say is committed.
 
-    header   total_length and total_entries: the commit point
-    index    how many entries it covers. It is written behind the header of a commit, and before that of a
-             truncation. So it is never ahead, unless the header went back or the file is an older one
-    file     the entries behind the header: of a commit that a crash interrupted, or of one that the header
-             counted once
+The index is written behind the header of a commit, and before that of a truncation. So it is never ahead,
+unless the header went back or the file is an older one. It is no evidence if another program opened it since.
 
-The index is no evidence if another program opened it since: that one may have truncated the stream and
-ignores our count. The fingerprint, and bookmarks of present entries, tell whether an index belongs to the
-file.
-
-Source: docs/spec/stream-file.md 1 and 3.
+Source: datastream/README.md, "Opening"; docs/spec/stream-file.md 1 and 3.
 """
 
 from __future__ import annotations
@@ -44,16 +37,16 @@ from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 __all__ = ["Evidence", "Tail", "entries_behind", "evidence_of", "holds_bookmarks_of"]
 
 BOOKMARKS_COMPARED_AT_OPEN_MAX = 16
-"""Bookmarks that opening compares with the entries if the index is ahead: a different one means another
-stream. Each may need the walk of a page."""
+"""Bookmarks that opening compares with the entries if the index is ahead. Each may need the walk of a
+page."""
 
 
 class Tail(NamedTuple):
-    """The whole entries behind the header, with consecutive numbers."""
+    """The whole entries behind the header."""
 
     entry_count: int
     end: int
-    """Offset just past the last of them."""
+    """The offset just past the last of them."""
     is_all: bool
     """Whether these are all; otherwise the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
 
@@ -68,7 +61,7 @@ class Evidence:
     """The evidence before an opening changes anything."""
 
     file: StreamFile
-    """With the header's totals; `refusal` is set if its entries do not lead to them."""
+    """`refusal` is set if its entries do not lead to the header's totals."""
     index_count: int | None
     """How many entries the index covers; None if it does not say, or is not believed."""
     index_totals: Committed | None
@@ -85,7 +78,7 @@ class Evidence:
 
     @property
     def index_is_ahead(self) -> bool:
-        """Whether the index covers more than the header counts, whichever stream it belongs to."""
+        """Whether the index covers more than the header counts."""
         return self.index_count is not None and self.index_count > self.file.committed.total_entries
 
     def entries_behind(self) -> Iterator[tuple[Entry, int]]:
@@ -123,7 +116,6 @@ def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
             return Evidence(file, covered, None, index_is_of_file=False)
         totals = None if fingerprint is None else totals_of(fingerprint)
         if fingerprint is not None and totals is not None and totals[1] == covered:
-            # With all of the file taken for committed: are the entries still there that the index covers?
             whole = replace(file.header(file.committed), total_length=file.disk.size(), total_entries=U64_MAX)
             if is_of_stream(fingerprint, whole, file.disk.pread):
                 return Evidence(file, covered, Committed(*totals), index_is_of_file=True)
@@ -154,11 +146,7 @@ def holds_bookmarks_of(
 
 
 def entries_behind(disk: Disk, header: StreamHeader) -> Iterator[tuple[Entry, int]]:
-    """Yield the whole entries behind a header's totals, each with its offset, while numbers go on.
-
-    Args:
-        header: with any totals.
-    """
+    """Yield the whole entries behind a header's totals, each with its offset, while numbers go on."""
     offset, number = max(header.total_length, HEADER_PAGE_SIZE), header.total_entries
     size = disk.size()
     while offset < size:

@@ -1,16 +1,13 @@
 """Locks on a stream file itself, so that no two programs write it, by whatever name each knows it.
 
-    flock      what Go programs take, and programs of the shell
-    OFD lock   `fcntl`, of the open file description: it meets the `fcntl` locks of other programs
-    lease      held for a moment, to find out whether any program has the file open for writing
+Both locks, `flock` and an OFD lock, belong to the open file description. So links, bind mounts and
+/proc/self/fd lead to the same ones, closing another descriptor drops none of them, and an executed program
+does not inherit them (O_CLOEXEC). A forked process shares the description: so the owner unlocks before
+closing (`unlock_file`), and a forked process closes it at once (`after_fork`), or it would hold the locks of
+a killed parent.
 
-The first two are exclusive to write and shared to read, and belong to the open file description. So links,
-bind mounts and /proc/self/fd lead to the same locks, closing another descriptor drops none of them, and an
-executed program does not inherit them (O_CLOEXEC). A forked process shares the description: so the owner
-unlocks before closing (`unlock_file`), and a forked process closes it at once (`after_fork`), or it would
-hold the locks of a killed parent.
-
-Source: flock(2); fcntl(2), "Open file description locks (non-POSIX)" and "Leases"; proc_locks(5).
+Source: datastream/README.md, "Locks"; flock(2); fcntl(2), "Open file description locks (non-POSIX)" and
+"Leases"; proc_locks(5).
 """
 
 from __future__ import annotations
@@ -56,8 +53,7 @@ def lock_file(fd: int, *, shared: bool) -> None:
     """Take both locks or none, without waiting.
 
     Args:
-        fd: of the file; open for writing, unless `shared`.
-        shared: with other readers.
+        fd: open for writing, unless `shared`.
 
     Raises:
         BlockingIOError: another opener has one of them.
@@ -106,19 +102,18 @@ def lock_stream_file(path: Path, fd: int, *, shared: bool) -> None:
 def refuse_other_writers(path: Path) -> None:
     """Refuse a file that any program has open for writing; call this before opening it.
 
-    Go programs lock a folder whose name depends on how they spell the file's. This refuses nothing if the
-    file belongs to another user, or its file system is a network's or has no leases.
+    This refuses nothing if the file belongs to another user, or its file system is a network's or has no
+    leases.
 
     Raises:
         StreamInUse: a program has it open.
-        OSError: the file cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if file_system_of(fd) in NETWORK:
             return
-        # An opener now waits for the end of the lease, and the kernel signals us. The default signal would
-        # end the process, so this asks for a harmless one.
+        # The kernel signals us when an opener waits for the lease's end; the default signal would end the
+        # process.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -154,7 +149,7 @@ def _pid_of_lock(status: os.stat_result) -> int:
 
 
 def _pid_of_writer(status: os.stat_result, but: str) -> int:
-    """Return a visible process that has a file open for writing, not by descriptor `but`; 0 without any."""
+    """Return a process that has a file open for writing, not by descriptor `but`; 0 without any."""
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError, ValueError):
             if str(descriptor) != but and os.path.samestat(descriptor.stat(), status):

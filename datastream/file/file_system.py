@@ -37,7 +37,7 @@ _STATFS_SIZE = 256
 """More than `struct statfs` has on any 64-bit machine; its first word is the magic number."""
 _STATX_SIZE = 256
 _STATX_DIOALIGN = 0x2000
-"""Since Linux 6.1. From <linux/stat.h>, as are the offsets in the answer."""
+"""Since Linux 6.1; <linux/stat.h> has the offsets in the answer."""
 _AT_EMPTY_PATH = 0x1000
 _MASK = struct.Struct("=I")
 _DIO_ALIGN = struct.Struct("=152x2I")
@@ -54,8 +54,7 @@ def file_system_of(fd: int) -> int:
 def takes_direct_writes(fd: int) -> bool:
     """Return whether direct writes to an open file go past the page cache; False if unknown.
 
-    Some file systems write them through the cache: btrfs with checksums, ext4 with `data=journal`, tmpfs. An
-    overlay answers for its upper folder's.
+    An overlay answers for its upper folder's.
     """
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx is not None and not _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
@@ -75,11 +74,8 @@ def is_cached(fd: int, size: int, offset: int) -> bool:
 
     Args:
         fd: of a file that this process owns or may write; the kernel tells nobody else.
-        size: bytes, within the file.
+        size: within the file.
         offset: a multiple of the page size.
-
-    Raises:
-        OSError: the range cannot be mapped.
     """
     with mmap.mmap(fd, size, access=mmap.ACCESS_COPY, offset=offset) as mapped:
         pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
@@ -90,11 +86,7 @@ def is_cached(fd: int, size: int, offset: int) -> bool:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Flush the names in a folder."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

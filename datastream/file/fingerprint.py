@@ -1,12 +1,9 @@
 """The fingerprint that ties a bookmark folder, or the record of an update, to one stream. Pure.
 
-    u64 total_length | u64 total_entries | digest, 16 bytes
-    digest of   the header entry with these totals | the first SAMPLE_SIZE bytes of data page 0 as far as
-                total_length | the last SAMPLE_SIZE bytes before total_length, as far as they are on its page
+Its totals are those of the covered entries, so later entries do not change it. It misses differences between
+its two samples.
 
-Streams may share a folder by their names; the fingerprint keeps them apart. Its totals are those of the
-covered entries, so later entries do not change it. It misses differences between the two samples if the
-totals are the same.
+Source: docs/spec/stream-file.md section 3.2.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_head
 __all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream", "totals_of"]
 
 SAMPLE_SIZE = 1024
-"""Bytes: several entries, still read and digested in microseconds."""
+"""Bytes of a sample: several entries, still digested in microseconds."""
 _DIGEST_SIZE = 16
 _FINGERPRINT = struct.Struct(f">QQ{_DIGEST_SIZE}s")
 FINGERPRINT_SIZE = _FINGERPRINT.size
@@ -35,7 +32,6 @@ def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] 
 
     Args:
         header: with the totals of these entries.
-        read: reads the stream file.
         hole: offsets (start, end) of bytes to leave out.
     """
     digest = hashlib.blake2b(encode_header(header), digest_size=_DIGEST_SIZE)
@@ -61,12 +57,7 @@ def totals_of(fingerprint: bytes) -> tuple[int, int] | None:
 
 
 def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> bool:
-    """Return whether a fingerprint is that of the first entries of a stream.
-
-    Args:
-        fingerprint: bytes, possibly of a wrong length.
-        read: reads the stream file.
-    """
+    """Return whether a fingerprint, of any length, is that of a stream's first entries."""
     totals = totals_of(fingerprint)
     if totals is None:
         return False

@@ -1,17 +1,12 @@
 """Locks on a bookmark folder's LOCK file, so that no two programs write one stream.
 
-    to write     `flock` and `fcntl`, both exclusive: the Go server takes the first, LevelDB's library the
-                 second, and they do not see each other
-    to read      the same two, shared, on a descriptor that cannot write
-    the folders  that Go programs use for the same file: shared, so that many of ours can hold one
-    of others
+Each takes both `flock` and `fcntl`: the Go server takes the first, LevelDB's library the second, and they do
+not see each other. Closing any descriptor of a file drops all of the process's `fcntl` locks on it: so a
+failing second opener in this process would unlock the first, and a table keeps it out. Shared locks belong to
+the open file description (`file_lock.py`). A write lock cannot: LevelDB's library would conflict with it in
+its own process.
 
-Closing any descriptor of a file drops all of the process's `fcntl` locks on it, so a failing second opener in
-this process would unlock the first: a table keeps it out. Shared locks belong to the open file description
-(`file_lock.py`) and need no table. A write lock cannot: LevelDB's library would conflict with it in its own
-process.
-
-Source: docs/spec/stream-file.md section 3.1.
+Source: datastream/README.md, "Locks"; docs/spec/stream-file.md section 3.1.
 """
 
 from __future__ import annotations
@@ -48,7 +43,6 @@ _held: dict[tuple[int, int], FolderLock] = {}
 """(device, inode) of the LOCK files that this process has locked to write."""
 _held_lock = threading.Lock()
 _ATTEMPTS = 8
-"""Tries to open a LOCK file that others delete meanwhile."""
 
 
 def _key_of(lock_path: Path) -> tuple[int, int] | None:
@@ -106,11 +100,7 @@ class FolderLock:
             )
 
     def renew(self) -> None:
-        """Take the `fcntl` lock again, which LevelDB dropped by closing its descriptor.
-
-        Raises:
-            OSError: see `check`; or another program has the lock.
-        """
+        """Take the `fcntl` lock again, which LevelDB dropped by closing its descriptor."""
         self.check()
         fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -132,12 +122,7 @@ class FolderLock:
 
 
 class SharedFolderLock:
-    """Both locks, shared with other readers; none without a LOCK file, which a reader does not make.
-
-    Raises:
-        StreamInUse: a writer has one of them.
-        BookmarksUnavailable: the file cannot be opened.
-    """
+    """Both locks, shared with other readers; none without a LOCK file."""
 
     def __init__(self, stream_path: Path, folder: Path) -> None:
         lock_path = folder / "LOCK"
@@ -194,15 +179,12 @@ def fork_folder(stream_path: Path) -> Path:
 def other_folders(stream_path: Path) -> list[Path]:
     """Return the other folders in which Go programs may keep, and lock, the bookmarks of this file.
 
-    The reference takes the path as given, up to its first `.`, and adds `.db`; its fork takes the path up to
-    the last `.` of the name.
-
-        file                     it was given               folder of the reference
-        /srv/v1.2/s.a.bin        /srv/v1.2/s.a.bin          /srv/v1.db
-                                 s.a.bin, in /srv/v1.2      /srv/v1.2/s.db
-                                 ../v1.2/s.a.bin, in /srv   /srv/.db, see `relative_folders`
-                                                            folder of the fork
-                                 any of them                /srv/v1.2/s.a.db
+    file                     it was given               folder of the reference
+    /srv/v1.2/s.a.bin        /srv/v1.2/s.a.bin          /srv/v1.db
+                             s.a.bin, in /srv/v1.2      /srv/v1.2/s.db
+                             ../v1.2/s.a.bin, in /srv   /srv/.db, see `relative_folders`
+                                                        folder of the fork
+                             any of them                /srv/v1.2/s.a.db
     """
     # With and without links resolved: a Go program goes by the given words.
     given = stream_path if stream_path.is_absolute() else Path.cwd() / stream_path
@@ -234,10 +216,7 @@ def link_folder(link: Path, folder: Path) -> bool:
 
 
 def relative_folders(stream_path: Path) -> list[Path]:
-    """Return the folders of Go programs that were given `./PATH` or `../PATH`, as far as can be guessed.
-
-    Such a folder serves all files given like this in one working folder.
-    """
+    """Return the folders of Go programs that were given `./PATH` or `../PATH`, as far as can be guessed."""
     folders = list(Path(os.path.realpath(stream_path)).parents)
     with contextlib.suppress(FileNotFoundError):  # the working folder is gone
         folders.append(Path.cwd())
@@ -248,15 +227,11 @@ class OtherFolderLocks:
     """Shared locks on the folders that Go programs have for a file, held until `release`.
 
     They keep out Go programs, which lock exclusively, and none of ours. A writer makes a missing folder with
-    only a LOCK, where LevelDB can make its database, and deletes it in the end if nobody used it. A folder
-    that cannot be made is not locked, nor one of `relative_folders` that is missing or in use for another
-    file.
+    only a LOCK, and deletes it in the end if nobody used it. A folder that cannot be made is not locked, nor
+    one of `relative_folders` that is missing or in use for another file.
 
     Args:
         own: the lock on our own folder, which may be one of them under another name; None: to read.
-
-    Raises:
-        StreamInUse: a Go program has one of them.
     """
 
     def __init__(self, stream_path: Path, own: FolderLock | None) -> None:

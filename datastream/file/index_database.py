@@ -1,23 +1,12 @@
 """The two LevelDBs of a bookmark index, as one: bookmarks, which Go programs share, and our own keys.
 
-    STREAM.db/          bookmarks, and UPDATE_KEY while an update in place is unfinished
-    STREAM.db/sluice/   our other keys (`bookmarks.py`)
-
-Go's library takes every key of the shared DB for a bookmark, and its dump panics at a value of less than 8
-bytes. So our keys have a DB of their own. It is inside the folder, to be copied and deleted with it; LevelDB
-passes over names that it does not know.
-
-No write is atomic in both. The order makes what our keys say true at any moment, or detectably too much:
-
-    a batch that adds bookmarks        bookmarks, then our keys: a crash in between leaves the index behind
-    a correction, flushed              our keys, then bookmarks: a truncation lowers the count first
-    after a power failure              each DB has lost its newest unflushed batches, one perhaps more than
-                                       the other; LAST_KEY tells whether bookmarks are missing
+No write is atomic in both. The order of a batch (`IndexBatch`) makes what our keys say true at any moment, or
+detectably too much.
 
 The record of an update is in the shared DB: an earlier version, too, has to finish it. A folder of an earlier
-version has all keys in the shared DB. They count until they are moved, with the first batch.
+version has all keys there. They count until they are moved, with the first batch.
 
-Source: docs/spec/stream-file.md section 3.
+Source: datastream/README.md, "The file"; docs/spec/stream-file.md section 3.
 """
 
 from __future__ import annotations
@@ -41,7 +30,6 @@ __all__ = [
 ]
 
 OpenDatabase = Callable[[str], Any]
-"""Opens or creates the LevelDB in a folder."""
 
 COVERED_KEY = b"sluice/entries-covered"
 UPDATE_KEY = b"sluice/update-under-way!"
@@ -60,11 +48,9 @@ def has_hole(log: bytes) -> bool:
         block     record | record | ... | up to 6 zeros, where no head fits
         record    crc u32 | size u16 | type u8, 1 to 4 | data                   little-endian
 
-    LevelDB does not flush its log with each batch, so a power failure or a failing disk may leave zeros in
-    place of batches that others follow. LevelDB notices a cut record, but skips zeros that begin where a
-    record ends: batches are gone, and later ones claim that the index covers everything. Zeros up to the end
-    are no hole: the last batches take their count of covered entries with them. MANIFEST files have the same
-    form.
+    LevelDB notices a cut record, but skips zeros that begin where a record ends: batches are gone, and later
+    ones claim that the index covers everything. Zeros up to the end are no hole: the last batches take their
+    count of covered entries with them. MANIFEST files have the same form.
 
     Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
     """
@@ -88,22 +74,18 @@ def open_leveldb(folder: str) -> Any:
     """Open or create the LevelDB in a folder.
 
     Raises:
-        plyvel.CorruptionError: it is damaged, or a log has a hole.
-        plyvel.Error, OSError: it cannot be opened.
+        plyvel.CorruptionError: also if a log has a hole.
     """
     for pattern in ("*.log", "MANIFEST-*"):
         for path in Path(folder).glob(pattern):
             if has_hole(path.read_bytes()):
                 raise plyvel.CorruptionError(f"{path.name} has a hole")
-    # Bytes, since plyvel refuses a name that is not UTF-8.
+    # Plyvel refuses a name that is not UTF-8.
     return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
 
 
 class IndexDatabase:
     """Both DBs of a folder.
-
-    Args:
-        open_database: opens or creates the LevelDB in a folder.
 
     Raises:
         plyvel.Error, OSError: one cannot be opened.
@@ -122,14 +104,9 @@ class IndexDatabase:
             self.close()
             raise
         self.keys = self.bookmarks if self.is_old else self._own
-        """The DB that has our keys."""
 
     def move_keys(self) -> None:
-        """Move our keys out of the shared DB, if they are there; after a crash, again.
-
-        Raises:
-            plyvel.Error: the disk refuses.
-        """
+        """Move our keys out of the shared DB, if they are there; after a crash, again."""
         if not self.is_old:
             return
         batch = self._own.write_batch(sync=True)
@@ -152,11 +129,7 @@ class IndexDatabase:
         """Return a batch for both.
 
         Args:
-            sync: flush it.
             keys_first: flush it, and write our keys before bookmarks.
-
-        Raises:
-            plyvel.Error: our keys could not be moved.
         """
         self.move_keys()
         return IndexBatch(self.bookmarks, self._own, sync=sync, keys_first=keys_first)
@@ -184,11 +157,7 @@ class IndexBatch:
         self._flush = bookmarks.write_batch(sync=True) if keys_first else None
 
     def write(self) -> None:
-        """Write it.
-
-        Raises:
-            plyvel.Error: a DB refused.
-        """
+        """Write it."""
         if self._flush is None:
             self.bookmarks.write()
             self.keys.write()

@@ -1,21 +1,18 @@
 """Opening a stream: check it, lock it, check it again, and recover as `RECOVERY` says.
 
-    1  lock the file itself                       no other program has it open for writing, by whatever name
-    2  check header, page heads, last page        nothing is changed or made before these are sound; without a
-                                                  folder, every page
+    1  lock the file itself
+    2  check header, page heads, last page        nothing is changed or made before these are sound
     3  adopt a Go program's bookmark folder       if there is none of ours
-       lock the bookmark folders                  a Go program locks one of them
+       lock the bookmark folders
        check the header again                     a Go program may have written until now
     4  does anything know more than the header    `evidence.py`; if so, nothing is changed
     5  finish the update, trim the tail           `recovery.py`; pages are walked before they are indexed
-    6  flush, and compare with the disk           a killed process leaves its last commit unflushed, or in
-                                                  doubt after a failed flush
+    6  flush, and compare with the disk
     7  complete or rebuild the index              it never covers more than the header on disk counts
 
-A new stream takes the locks first; then its file appears whole. A read-only opening cannot write the file,
-shares the locks, and copies the index.
+A new stream takes the locks first; then its file appears whole.
 
-Source: docs/spec/stream-file.md sections 1 and 3.
+Source: datastream/README.md, "Opening"; docs/spec/stream-file.md sections 1 and 3.
 """
 
 from __future__ import annotations
@@ -57,6 +54,7 @@ from sluice.datastream.file.recovery import (
     decide,
     index_state_of,
 )
+from sluice.datastream.file.remote_pages import RemotePages, punch_pages
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
 from sluice.datastream.file.updating import is_kept_for_another, record_for, write_recorded
 from sluice.datastream.layout import (
@@ -78,16 +76,21 @@ _TWO_FOLDERS = (
     "%s: its bookmarks are in %s; a Go program that uses %s does not find those added since. For both to use "
     "that one, close the stream, delete %s, and open it again"
 )
+_INDEX_LOST = (
+    "it does not fit the stream, and cannot be made anew from the file, which has given up pages 1 to {}: "
+    "begin with an empty folder from the archive, or from another node"
+)
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
-"""A page's bookmarks, and how many entries the index covers with them."""
+"""A page's bookmarks, and the number of entries covered with them."""
 Judge = Callable[[Evidence], Committed | None]
 """Judges the evidence before any change. It raises to refuse the stream, returns new totals for the header,
-or None to leave the decision to header and table."""
+or None to leave the decision to header and table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OpeningOptions:
-    """The options of an opening; see `DataStreamer.open`."""
+    """See `DataStreamer.open`."""
 
     new_header: StreamHeader
     """The header of a new file; an existing file must have its stream type."""
@@ -149,7 +152,7 @@ def _is_there(path: Path) -> bool:
     """Return whether there is a file.
 
     Raises:
-        StreamFileUnavailable: a broken link. Its disk may not be mounted, so no new stream takes its place.
+        StreamFileUnavailable: a broken link, whose disk may not be mounted.
     """
     if path.exists():
         return True
@@ -160,11 +163,6 @@ def _is_there(path: Path) -> bool:
 
 
 def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:
-    """Open and lock an existing file.
-
-    Raises:
-        StreamInUse: another opener has it.
-    """
     is_writable = options.access is Access.WRITE
     try:
         if is_writable:
@@ -198,7 +196,6 @@ def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFil
 
 
 def _folders_of_go(path: Path) -> list[Path]:
-    """Return the folders of Go programs that may hold bookmarks of this file; none is our own."""
     own = os.path.realpath(bookmarks_folder(path))
     folders = (*other_folders(path), *relative_folders(path))
     return [folder for folder in folders if has_database(folder) and os.path.realpath(folder) != own]
@@ -207,7 +204,7 @@ def _folders_of_go(path: Path) -> list[Path]:
 def _adopt_folder(file: StreamFile, options: OpeningOptions) -> None:
     """Make our folder a link to that of a Go program, if we have none and it holds this file's bookmarks.
 
-    So both use one, with the locks of both. Our own folder is linked under the name that the fork gives it.
+    Our own folder is linked under the name that the fork gives it.
 
     Raises:
         StreamInUse: a Go program has one of them.
@@ -232,7 +229,7 @@ def _is_folder_of(file: StreamFile, folder: Path, options: OpeningOptions) -> bo
     """Return whether a Go program's folder is only for this file.
 
     Beside the file, its name says so, unless all it holds is another file's. Elsewhere it may be for many
-    files, and their bookmarks must stay.
+    files.
     """
     open_database = options.open_database or open_leveldb
     index = BookmarkIndex(file.path, open_database, read_only=True, folder=folder)
@@ -273,14 +270,8 @@ def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contex
 
 
 def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> Appender:
-    """Collect the facts, and do what `RECOVERY` says.
-
-    Raises:
-        EntriesDisagree: the entries do, without an unfinished update.
-        UpdateUnfinished: there is one, and this opener may not finish it.
-        HeaderBehind: the index knows of more than the header counts.
-    """
     bookmarks.fingerprint_at = file.fingerprint_at
+    _load_remote(file, bookmarks, options)
     if not bookmarks.sums_hold:
         bookmarks.forget_sums()
     _put_back_identity(file, bookmarks, options.new_header)
@@ -314,6 +305,8 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
+    if Action.REBUILD_BOOKMARKS in actions and file.remote.end:
+        raise BookmarksUnavailable(bookmarks_folder(file.path), _INDEX_LOST.format(file.remote.end - 1))
     differing: set[int] = set()
     for action in actions:
         # Rebuilding the index of a new stream is no news.
@@ -355,6 +348,21 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     return appender
 
 
+def _load_remote(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
+    """Learn which pages the file has given up; a crash may have come before their holes."""
+    remote = RemotePages(file.path, bookmarks.notes.get)
+    file.remote = remote
+    if not remote.end:
+        return
+    file.changes.remote = remote
+    try:
+        file.load(go_on=options.go_on)
+    except EntriesDisagree as refusal:
+        file.refusal = refusal
+    if options.access is Access.WRITE and file.refusal is None:
+        punch_pages(file.disk.fileno(), 1, remote.end)
+
+
 def _covered_by_bookmarks(file: StreamFile, bookmarks: BookmarkIndex, covered: int) -> int:
     """Return how many entries an index covers that has lost the bookmarks of its last batches."""
     with contextlib.suppress(EntriesDisagree):
@@ -367,10 +375,7 @@ def _covered_by_bookmarks(file: StreamFile, bookmarks: BookmarkIndex, covered: i
 
 
 def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
-    """Begin to check pages, first those known to be wrong.
-
-    Args:
-        differing: pages whose bytes differ in memory and on the disk.
+    """Begin to check pages, first those whose bytes differ in memory and on the disk.
 
     Raises:
         OSError: no sum tells which bytes are right, or they cannot be written.
@@ -387,7 +392,6 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
 
 
 def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
-    """Flush the file; return the pages that differ on the disk, for their sums to decide."""
     differing: list[int] = []
     if options.access is Access.WRITE:
         differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)
@@ -416,11 +420,7 @@ def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: Strea
 
 
 def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
-    """Write the judge's totals to the header, if the entries lead to them.
-
-    Raises:
-        EntriesDisagree: they do not; nothing was changed.
-    """
+    """Write the judge's totals to the header, if the entries lead to them; else raise EntriesDisagree."""
     file.totals = totals
     file.load(whole=True, go_on=options.go_on)
     if options.access is Access.WRITE:
@@ -442,7 +442,7 @@ def _refusal(
 def _load_around_damage(
     file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
 ) -> None:
-    """Load a file around its damaged full pages, if its entries disagree or its first page may have changed.
+    """Load a file around its damaged full pages, if entries disagree or its first page may have changed.
 
     Raises:
         EntriesDisagree: something else is wrong, or nothing tells what a damaged page held.
@@ -496,9 +496,6 @@ def _check_pages(file: StreamFile, covered: int, options: OpeningOptions) -> Ite
     """Walk the pages as `_bookmarks_from` does, before any change; return what that yields.
 
     Pages whose bookmarks exceed the limit of memory are walked again later.
-
-    Raises:
-        EntriesDisagree: a page is damaged.
     """
     kept: list[_PageBookmarks] = []
     kept_count, kept_end = 0, covered
@@ -512,7 +509,7 @@ def _check_pages(file: StreamFile, covered: int, options: OpeningOptions) -> Ite
 def _bookmarks_from(
     file: StreamFile, covered: int, go_on: Callable[[], None] | None
 ) -> Iterator[_PageBookmarks]:
-    """Walk the pages from entry `covered` on; yield the bookmarks of each."""
+    """Yield the bookmarks of each page from entry `covered` on."""
     if covered == file.committed.total_entries:
         yield [], covered
         return

@@ -1,7 +1,6 @@
 """The entries of uncommitted atomic operations, in one buffer. Pure.
 
-The buffer holds sealed operations and the open one exactly as they will lie in the file, padding included, so
-a commit is one write. Nothing of them is on disk before.
+The buffer holds them exactly as they will lie in the file, padding included, so a commit is one write.
 
     committed │ sealed operations │ the open operation │ room on the page
               └ base              └ mark               └ end
@@ -119,7 +118,7 @@ CALL_NAMES: dict[Call, str] = {
 
 
 class Wrong(Enum):
-    """The reason of a refused call; the value is the error's class."""
+    """Why a call is refused; the value is the error's class."""
 
     ALREADY_OPEN = OperationAlreadyOpen
     NOT_OPEN = NoOperationOpen
@@ -195,15 +194,10 @@ TRANSITIONS: dict[OperationState, dict[Call, OperationState | Wrong]] = {
 }
 
 ADDING: frozenset[OperationState] = frozenset({OperationState.OPEN, OperationState.OPEN_SEALED})
-"""The states in which entries are added."""
 
 
 def next_state(state: OperationState, call: Call) -> OperationState:
-    """Return the state after `call`.
-
-    Raises:
-        MisuseError: the table refuses the call; the state stays as it was.
-    """
+    """Return the state after `call`; raise MisuseError if the table refuses it."""
     following = TRANSITIONS[state][call]
     if isinstance(following, Wrong):
         raise following.value(CALL_NAMES[call])
@@ -215,8 +209,8 @@ OPERATION_GROUP_BYTES_MAX = 5 << 28
 them fit on one page."""
 
 
-# `begin`, `begin_commit` and `end_commit` run for each operation: in the usual case they skip the table, and
-# use these names, which are quicker to find than members of a class.
+# `begin`, `begin_commit` and `end_commit` run for each operation: usually they skip the table, and members of
+# a class are slower to find.
 _IDLE, _OPEN, _COMMITTING = OperationState.IDLE, OperationState.OPEN, OperationState.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
 assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
@@ -236,7 +230,6 @@ _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
 _SPECIAL = frozenset((BOOKMARK_TYPE, NOT_FOUND_TYPE))
-"""Entry types that `add_entry` notes, or refuses."""
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
@@ -245,7 +238,7 @@ def _not_bytes(size: int, bytes_count: int) -> TypeError:
 
 
 class WrittenGroup(NamedTuple):
-    """The rest of a group's commit once its entries are on disk; fields as of the group."""
+    """The rest of a group's commit once its entries are on disk."""
 
     end: tuple[int, int]
     """(total_length, total_entries) behind the group."""
@@ -260,11 +253,6 @@ class OperationGroup:
 
     `_room` is the rest of the page while entries may be added, else 0. So one comparison in the fast paths
     `add_entry` and `add_bookmark` finds both a full page and a wrong state.
-
-    Args:
-        base: the committed totals; the first entry gets `total_entries` as its number.
-        size_max: most bytes of the buffer.
-        state: READ_ONLY refuses everything.
     """
 
     __slots__ = (
@@ -297,15 +285,15 @@ class OperationGroup:
         """The bytes from `base[0]` on, padding included, as they will lie in the file."""
         self.number_next = base[1]
         self.page_starts: list[tuple[int, int]] = []
-        """(page number, number of its first entry) of the pages begun here."""
+        """(page number, its first entry's number) of pages begun here."""
         self.page_ends: list[tuple[int, int]] = []
-        """(page number, offset just past its last entry) of the pages completed here."""
+        """(page number, offset just past its last entry) of pages completed here."""
         self.bookmarks: dict[bytes, int] = {}
         """Each bookmark of the last operation, with its newest entry in it."""
         self.sealed_bookmarks: dict[bytes, int] = {}
         """The same of the sealed operations before it."""
         self.checkpoints: list[int] = []
-        """File offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        """Offsets of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self.unindexed: set[int] = set()
         """Entries of type 0xb0 that were not added as bookmarks."""
         self._size_max = size_max
@@ -342,11 +330,7 @@ class OperationGroup:
     # --- the state ---------------------------------------------------------------------------------------
 
     def move(self, call: Call) -> None:
-        """Change to the state after `call`.
-
-        Raises:
-            MisuseError: the table refuses the call; nothing was changed.
-        """
+        """Change to the state after `call`."""
         following = next_state(self.state, call)
         if self.state in ADDING:
             self._room_kept, self._room = self._room, 0
@@ -355,11 +339,7 @@ class OperationGroup:
             self._room = self._room_kept
 
     def begin(self) -> None:
-        """Begin an operation; `rollback` returns to here.
-
-        Raises:
-            MisuseError: the table refuses the call; nothing was changed.
-        """
+        """Begin an operation; `rollback` returns to here."""
         if self.state is _IDLE:
             self.state = _OPEN
             self._room = self._room_kept
@@ -370,11 +350,7 @@ class OperationGroup:
         self.bookmarks.clear()
 
     def begin_commit(self) -> None:
-        """End the open operation; nothing is added until `end_commit` or `restart`.
-
-        Raises:
-            MisuseError: the table refuses the call; nothing was changed.
-        """
+        """End the open operation; nothing is added until `end_commit` or `restart`."""
         if self.state is not _OPEN:
             self.move(Call.COMMIT)
             return
@@ -384,7 +360,6 @@ class OperationGroup:
     def end_commit(self, committed: tuple[int, int]) -> None:
         """Begin behind this group, which is committed or about to be."""
         assert self.state is _COMMITTING
-        # `_room_kept` is right: the page continues where the group ended.
         self.base = committed
         self.buffer.clear()
         self.bookmarks.clear()
@@ -401,11 +376,7 @@ class OperationGroup:
         self.state = _IDLE  # last, in case of an interruption
 
     def hand_over(self, end: tuple[int, int]) -> WrittenGroup:
-        """Begin behind this group, whose entries are on disk; return the rest of its commit.
-
-        Args:
-            end: (total_length, total_entries) of the group.
-        """
+        """Begin behind this group, whose entries are on disk; return the rest of its commit."""
         written = WrittenGroup(
             *(end, dict(self.all_bookmarks), self.page_starts[:], self.page_ends[:], self.checkpoints[:])
         )
@@ -545,7 +516,6 @@ class OperationGroup:
         """Refuse an entry, or begin a page for it.
 
         Args:
-            call: that would add it.
             size: of the entry, by the `len` of its data.
             bytes_count: the real size of the entry.
         """
@@ -553,7 +523,6 @@ class OperationGroup:
         if bytes_count != size:
             raise _not_bytes(size, bytes_count)
         if entry_type == NOT_FOUND_TYPE:
-            # An Entry command that found nothing is answered with this type.
             raise EntryTypeReserved(entry_type, "means 'not found' to clients")
         if call is Call.ADD_BOOKMARK and not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
             raise BookmarkSizeWrong(size - ENTRY_HEAD_SIZE, BOOKMARK_SIZE_MAX)
@@ -563,7 +532,6 @@ class OperationGroup:
             self.unindexed.add(self.number_next)
 
     def _turn_page(self, size: int) -> None:
-        """Pad the page and begin the next, for an entry of `size` bytes."""
         if size > PAGE_SIZE:
             raise EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
         # Once a page, so the group may exceed the limit by less than a page.
@@ -594,9 +562,6 @@ class OperationGroup:
         """Replace an entry of the open operation by any entry or bookmark; later ones move.
 
         In place of an entry of type 0xb0 that is no bookmark, another of that type is none, either.
-
-        Raises:
-            As `DataStreamer.update_entry_data`; nothing was changed.
         """
         next_state(self.state, Call.UPDATE)
         mark = self._mark

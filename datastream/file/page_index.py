@@ -1,18 +1,13 @@
 """The index of data pages in memory, and the tables of full pages that are stored beside the bookmarks.
 
-    first_numbers   every used page                         8 bytes a page
-    data ends       once learned, 0 before                  8 bytes a page
-    checkpoints     pages used lately, at most OFFSET_TABLES_MAX; the position of every 64th entry
-
 The committing thread writes the index, any thread reads it: values are only added, and readers look only
 below the committed length that they hold. Only the tables of full pages, which may be evicted, need a lock.
 The page being filled has a separate table, which stays.
 
-A stored table spares later openings the walk of its page:
+A stored table spares later openings the walk of its page. The file decides: `StreamFile` believes a table
+only as far as the entries' lengths confirm it.
 
-    u64 first_number | u64 entries_end | u32 data_end | u32 position of every 64th entry      big-endian
-
-The file decides: `StreamFile` believes a table only as far as the entries' lengths confirm it.
+Source: docs/spec/stream-file.md section 3.2.
 """
 
 from __future__ import annotations
@@ -145,25 +140,20 @@ class PageIndex:
 
     @property
     def page_count(self) -> int:
-        """Number of pages that are known."""
+        """How many pages are known."""
         return len(self.first_numbers)
 
     def add_page(self, page_number: int, first_number: int) -> None:
-        """Add the next page.
-
-        Args:
-            page_number: equals `page_count`.
-            first_number: number of its first entry.
-        """
+        """Add the next page; `page_number` equals `page_count`."""
         assert page_number == len(self.first_numbers)
         self._data_ends.append(0)
         self.first_numbers.append(first_number)
 
     def fill_page(self, page_number: int, table: array[int] | None = None) -> None:
-        """Begin to fill a page; the one before it becomes a full page.
+        """Begin to fill a page; the one before it becomes full.
 
         Args:
-            table: its checkpoints so far; None when it is empty.
+            table: its checkpoints so far.
         """
         before, before_table = self._last
         if 0 <= before < page_number:
@@ -171,7 +161,7 @@ class PageIndex:
         self._last = (page_number, array("I") if table is None else table)
 
     def page_of_entry(self, number: int) -> int:
-        """Return the page of entry `number`, if that is in the stream."""
+        """Return the page of entry `number`."""
         return bisect_right(self.first_numbers, number) - 1
 
     def data_end(self, page_number: int) -> int:

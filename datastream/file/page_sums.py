@@ -1,29 +1,25 @@
 """Checksums of full data pages: a CRC32C of each, the checks against it, and healing.
 
-    written   when a page is full, from the bytes as they were written (`RunningSum`); stored in the bookmark
-              folder, SUM_KEY and page number -> u32 big-endian
-    checked   at the first read since the opening (`require`), and by the scrubber past the page cache
-              (`scrub`)
-    changed   with an update in place; dropped with a truncation, and when the index is made anew
-
+    REMOTE ──fetch──► UNKNOWN                the file has given it up (`remote_pages.py`)
     UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
                    ├─► UNSUMMED              it has no sum, and nobody proves it: it is served as it is
                    └─► BAD ──heal──► GOOD    its sum does not fit: it is not served
 
 The page being filled has no sum. If only the copy in memory is wrong, the page is read from the disk again;
-if only the copy on the disk is wrong, it is rewritten from memory.
+if only that on the disk is wrong, it is rewritten from memory.
 
-Source: RFC 3720, appendix B.4 (CRC32C).
+Source: datastream/README.md, "Rot"; RFC 3720, appendix B.4 (CRC32C).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -31,13 +27,14 @@ from typing import Protocol
 
 import google_crc32c
 
-from sluice.datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
+from sluice.datastream.errors import BookmarksUnavailable, PageDamaged, PageNotLocal, PageUnchecked
 from sluice.datastream.file.bookmarks import SUM_KEY, BookmarkIndex, Notes
 from sluice.datastream.file.concurrent_changes import Changes, Patch
 from sluice.datastream.file.disk import Disk, drop_cached, read_past_cache, write_past_cache
 from sluice.datastream.file.file_system import takes_direct_writes
 from sluice.datastream.file.page_index import PageIndex
 from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
@@ -53,12 +50,15 @@ __all__ = [
     "sum_in",
     "sum_of",
     "this_thread",
+    "without_fetching",
 ]
 
 _logger = logging.getLogger(__name__)
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
 _NO_PLACE = -1
+_FETCHES_MAX = 8
+"""Fetches of a page that the cache drops before it can be read."""
 
 
 def sum_of(data: bytes) -> int:
@@ -78,8 +78,9 @@ class PageState(IntEnum):
     """Not read yet."""
     GOOD = 1
     UNSUMMED = 2
-    """It has no sum."""
     BAD = 4
+    REMOTE = 8
+    """The file has given it up, and it is not in the cache."""
 
 
 _GOOD = int(PageState.GOOD)
@@ -101,7 +102,6 @@ class BadPage:
 
     page_number: int
     first_number: int
-    """The number of its first entry."""
     entries_end: int
     """The number after its last entry."""
     found: str
@@ -117,6 +117,10 @@ class BadPage:
 class _ThisThread(threading.local):
     waits = True
     """It may wait for the disk; otherwise `require` raises PageUnchecked."""
+    not_local: PageNotLocal | None = None
+    """A page that could not be fetched for it just now."""
+    fetches = True
+    """It may wait for an archive; otherwise `require` raises PageUnchecked."""
     proves = False
     """It is proving a page, and so reads other pages unchecked."""
 
@@ -124,8 +128,18 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
+@contextlib.contextmanager
+def without_fetching() -> Iterator[None]:
+    """Have this thread raise PageUnchecked where it would wait for an archive."""
+    this_thread.fetches = False
+    try:
+        yield
+    finally:
+        this_thread.fetches = True
+
+
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
-    """Return the keys and sums in a bookmark folder; none if they are invalid or unreadable."""
+    """Return the stored keys and sums; none if they are invalid or unreadable."""
     try:
         return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
     except BookmarksUnavailable:
@@ -154,9 +168,8 @@ def kept_sums(
 ) -> dict[bytes, bytes]:
     """Return the sums to keep when an index is made anew.
 
-    The index may belong to another stream, or to entries that another program has replaced, or to this
-    stream, if the bytes rotted that identify it. The last full page with a sum decides: if it fits, so do all
-    sums before it.
+    The index may belong to another stream, or to this one, if the bytes rotted that identify it. If the last
+    full page with a sum fits it, so do all sums before it.
 
     Args:
         patch: an update that was just finished; its page's sum is outdated.
@@ -218,6 +231,7 @@ class SummedFile(Protocol):
     disk: Disk
     changes: Changes
     index: PageIndex
+    remote: RemotePages
 
 
 class PageSums:
@@ -228,17 +242,18 @@ class PageSums:
 
     def __init__(self, file: SummedFile) -> None:
         self.bad: dict[int, BadPage] = {}
-        """The pages that are not served."""
         self.prover: Callable[[int], object] | None = None
         """Proves a page without a sum, then calls `adopt` or `found_fault`; see `prove_with`."""
         self.adopts = True
-        """Without a prover: whether sound entries earn a page its sum."""
+        """Whether sound entries earn a page its sum, without a prover."""
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
         """Taken before `Changes.lock` where both are needed."""
         self._file = file
         self._notes: Notes | None = None
+        self._not_proved: dict[int, str] = {}
+        """What is wrong with pages of the archive that were just looked at."""
         self._states = bytearray()
         self._readable = PageState.GOOD | PageState.UNSUMMED
 
@@ -248,13 +263,11 @@ class PageSums:
         self._readable = PageState.GOOD
 
     def open(self, notes: Notes, full_count: int) -> None:
-        """Begin to check pages of the open stream.
-
-        Args:
-            notes: stores the sums.
-        """
+        """Begin to check pages of the open stream."""
         self._states = bytearray(full_count)
         self._notes = notes
+        self.release(min(1, full_count), min(self._file.remote.end, full_count))
+        self._file.remote.on_drop = self._dropped
 
     # --- for readers --------------------------------------------------------------------------------------
 
@@ -275,13 +288,23 @@ class PageSums:
 
         Raises:
             PageDamaged: it does not fit its sum.
-            PageUnchecked: it is unchecked, and this thread does not wait for a disk.
+            PageNotLocal: the archive does not give it.
+            PageUnchecked: this thread does not wait for a disk, or an archive.
             OSError: the disk cannot be read.
         """
         try:
             if self._states[page_number] & self._readable:
                 return
-        except IndexError:  # the page being filled
+        except IndexError:  # the page being filled, or an opening
+            if not self._file.remote.holds(page_number):
+                return
+        if self._file.remote.holds(page_number):
+            not_local = this_thread.not_local
+            if not_local is not None and not_local.page_number == page_number:
+                raise not_local
+            if not this_thread.waits or not (this_thread.fetches or self._file.remote.is_cached(page_number)):
+                raise PageUnchecked(page_number)
+            self._check_remote(page_number)
             return
         bad = self.bad.get(page_number)
         if bad is not None:
@@ -293,12 +316,10 @@ class PageSums:
         self.check(page_number)
 
     def check(self, page_number: int) -> None:
-        """Read a full page and compare its sum.
-
-        Raises:
-            PageDamaged: it does not fit.
-            OSError: the disk cannot be read.
-        """
+        """Read a full page and compare its sum; errors as `require`."""
+        if self._file.remote.holds(page_number):
+            self._check_remote(page_number)
+            return
         if self._notes is None or page_number >= len(self._states):
             return
         seen = self._file.changes.count
@@ -314,6 +335,60 @@ class PageSums:
         bad = self.bad.get(page_number)
         if bad is not None:
             raise bad.error(self._file.path)
+
+    def _check_remote(self, page_number: int) -> None:
+        """Fetch a page, and compare its digest; without one, have its blocks proved.
+
+        Raises:
+            PageNotLocal: nobody has it.
+        """
+        remote = self._file.remote
+        for _ in range(_FETCHES_MAX):
+            remote.fetch(page_number)
+            if this_thread.proves:
+                return
+            seen, expected = remote.evictions, remote.digest(page_number)
+            found = remote.cached_digest(page_number)
+            if found is None:  # it has left the cache again
+                continue
+            if expected is None:
+                if self.prover is None:  # an opening
+                    return
+                self._prove_remote(page_number)
+                expected = remote.digest(page_number)
+            if found == expected and seen == remote.evictions:
+                with remote.lock:
+                    if remote.is_cached(page_number) and page_number < len(self._states):
+                        self._states[page_number] = _GOOD
+                return
+            if found != expected and expected is not None:
+                remote.drop(page_number)
+        raise remote.error(page_number, "other bytes than it has, or more than the cache keeps")
+
+    def _prove_remote(self, page_number: int) -> None:
+        """Have the blocks on a page proved.
+
+        Raises:
+            PageNotLocal: they are not those that were proved.
+        """
+        assert self.prover is not None
+        self._not_proved.pop(page_number, None)
+        self.prover(page_number)
+        words = self._not_proved.pop(page_number, None)
+        if words is not None:
+            self._file.remote.drop(page_number)
+            raise self._file.remote.error(page_number, words)
+
+    def release(self, begin: int, end: int) -> None:
+        """Note that pages are given up, with `lock` held: readers fetch them from now on."""
+        self._states[begin:end] = bytes([PageState.REMOTE]) * (end - begin)
+        for page_number in [page for page in self.bad if begin <= page < end]:
+            del self.bad[page_number]
+
+    def _dropped(self, page_number: int) -> None:
+        """Note that a page has left the cache. States of given up pages change under the cache's lock."""
+        if page_number < len(self._states):
+            self._states[page_number] = PageState.REMOTE
 
     def _read_or_note(self, page_number: int) -> bytes | None:
         """Read a page; a lost disk sector makes it bad, and the result None."""
@@ -342,7 +417,10 @@ class PageSums:
         return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
-        """Return whether a page has a sum."""
+        """Return whether a page has a sum; a given up one: a digest."""
+        remote = self._file.remote
+        if remote.holds(page_number):
+            return remote.digest(page_number) is not None
         return self._stored(page_number) is not None
 
     def _look_again(self, page_number: int) -> None:
@@ -366,8 +444,7 @@ class PageSums:
         """Check a page without a sum: it gets one if proven or, without a prover, if its entries are sound.
 
         Args:
-            data: its bytes, read when the file had `seen` changes; after further changes the check waits.
-            seen: see `data`.
+            seen: how many changes the file had when `data` was read; after further changes the check waits.
         """
         if self.prover is not None:
             self.prover(page_number)
@@ -405,18 +482,21 @@ class PageSums:
         return self._file.index.first_numbers[page_number]
 
     def entry_range(self, page_number: int) -> tuple[int, int]:
-        """Return the number of a full page's first entry and the number after its last."""
+        """Return a full page's first entry number, and the number after its last."""
         first_numbers = self._file.index.first_numbers
         return first_numbers[page_number], first_numbers[page_number + 1]
 
     def found_fault(self, page_number: int, fault: PageFault) -> None:
-        """Mark a page as bad, since its entries are wrong."""
+        """Mark a page as bad."""
         with self.lock:
             if self._notes is not None and page_number < len(self._states):
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def _note_bad(self, page_number: int, found: str, expected: str) -> None:
         if page_number in self.bad:
+            return
+        if self._file.remote.holds(page_number):  # not a page of this disk, which a peer could heal
+            self._not_proved[page_number] = f"{found}, not {expected}"
             return
         bad = self.bad[page_number] = BadPage(
             page_number, *self.entry_range(page_number), found=found, expected=expected
@@ -437,22 +517,16 @@ class PageSums:
     def adopt(self, page_number: int, data: bytes) -> None:
         """Give a page without a sum the sum of these proven bytes."""
         with self.lock:
-            if page_number < len(self._states) and not self.has_sum(page_number):
+            if self._file.remote.holds(page_number) and self._notes is not None:
+                self._notes.put_all(self._file.remote.digest_note(page_number, data))
+            elif page_number < len(self._states) and not self.has_sum(page_number):
                 self._put(page_number, sum_of(data))
                 self._set(page_number, PageState.GOOD)
 
     # --- for the writer -----------------------------------------------------------------------------------
 
     def note_full(self, page_number: int, crc: int | None) -> None:
-        """Store the sum of a page that is now full.
-
-        Args:
-            page_number: of the page, committed or about to be.
-            crc: its sum; None computes it from the file.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Store the sum of a page that is now full; `crc` None computes it from the file."""
         if self._notes is None:
             return
         if crc is None:
@@ -472,13 +546,9 @@ class PageSums:
         self.on_change()
 
     def sum_after(self, patch: Patch, before: bytes) -> int | None:
-        """Return the sum of a page after a patch; None for a page without a sum.
+        """Return the sum of a page after a patch on it; None for a page without a sum.
 
-        It follows from the old sum. The rest of the page is not read, so rot there stays detectable.
-
-        Args:
-            patch: on one page.
-            before: the bytes that the patch replaces.
+        The rest of the page is not read, so rot there stays detectable. `before` is what the patch replaces.
         """
         page_number = page_number_of(patch.offset)
         crc = self._stored(page_number) if page_number < len(self._states) else None
@@ -501,8 +571,10 @@ class PageSums:
         """Check a full page on the disk, past the page cache.
 
         Raises:
-            OSError: the disk cannot be read, or refuses the write that would heal it.
+            OSError: also if the disk refuses the write that would heal it.
         """
+        if self._file.remote.holds(page_number):
+            return ScrubResult.GOOD  # the archive's bytes are checked when they are fetched
         expected = self._stored(page_number)
         if page_number in self.bad:
             return ScrubResult.BAD
@@ -533,6 +605,21 @@ class PageSums:
             self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
             return ScrubResult.BAD
 
+    def confirm(self, page_number: int, crc: int) -> None:
+        """Compare the CRC32C of bytes that were read from a page with its sum; look again if they differ.
+
+        Raises:
+            PageDamaged: the page does not fit.
+        """
+        expected = self._stored(page_number)
+        if expected not in (None, crc):
+            self._look_again(page_number)
+            bad = self.bad.get(page_number)
+            found = f"CRC32C {crc:08x}"
+            raise (
+                bad or BadPage(page_number, *self.entry_range(page_number), found, f"{expected:08x}")
+            ).error(self._file.path)
+
     def recheck(self, page_number: int) -> bool:
         """Check a bad page again; return whether it is good now."""
         with self.lock:
@@ -562,7 +649,7 @@ class PageSums:
 
         Raises:
             PageDamaged: these bytes are not the page; nothing was written.
-            OSError: the disk refuses, or does not hold the written bytes; the page stays bad.
+            OSError: the page stays bad.
         """
         with self.lock:
             bad = self.bad.get(page_number)

@@ -1,8 +1,5 @@
 """Walks of a data page: where its entries begin, where its data ends, which bookmarks it holds. Pure.
 
-    position 0                                            data_end               PAGE_SIZE
-             | entry n | entry n+1 | ...     | entry n+k  | 0 (packet type) ...  |
-
 The data of a page ends at packet type 0, exactly at the page's end, or, on the last used page, at
 `total_length`. In files of other programs, anything may follow packet type 0.
 
@@ -56,7 +53,7 @@ class PageWalk:
     """The result of a walk."""
 
     entries_end: int
-    """The number after the page's last entry."""
+    """The number after the last entry."""
     data_end: int
     """Position just past the last entry."""
     checkpoints: array[int]
@@ -84,9 +81,8 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
     """Walk the entries of a page and check each head.
 
     Args:
-        page: the page's bytes from its start, at least `end` of them.
-        first_number: the number of the page's first entry.
-        end: position of the walk's end: PAGE_SIZE, or that of `total_length` on the last used page.
+        page: at least `end` bytes.
+        end: PAGE_SIZE, or the position of `total_length` on the last used page.
 
     Raises:
         PageFault: a wrong head, an entry past `end`, or padding before an `end` inside the page.
@@ -121,9 +117,6 @@ def find_position(data: bytes, number_at_start: int, number: int, number_at_end:
 
     The chain of lengths must lead to the end of `data`, so bytes that only look like an entry do not.
 
-    Args:
-        number_at_end: the number of the entry that would follow `data`, or None.
-
     Raises:
         PageFault: a wrong head, an entry past the end, or another number of entries.
     """
@@ -153,9 +146,6 @@ def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int
     """Return (number, position) of the first entry of `data` that begins at or after position `offset`.
 
     `data` begins with the head of entry `number_at_start` and ends after a whole entry; its end counts too.
-
-    Raises:
-        PageFault: a wrong head on the way.
     """
     position = 0
     number = number_at_start
@@ -171,12 +161,8 @@ def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int
 
 
 def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
-    """Return types and data of the whole entries in `data`, from entry `number` on.
-
-    No further ones once their data has `size_wanted` bytes.
-
-    Raises:
-        PageFault: a wrong head.
+    """Return types and data of the whole entries in `data`, from entry `number` on, up to `size_wanted` bytes
+    or more.
     """
     unpack_head = ENTRY_HEAD.unpack_from
     types: list[int] = []
@@ -196,11 +182,7 @@ def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], l
 
 
 def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
-    """Yield the whole entries in `data`, from `number` up to `end_number`.
-
-    Raises:
-        PageFault: a wrong head.
-    """
+    """Yield the whole entries in `data`, from `number` up to `end_number`."""
     unpack_head = ENTRY_HEAD.unpack_from
     position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
     while position <= head_end and number < end_number:

@@ -2,12 +2,6 @@
 
 Five enums hold the facts; exactly one row of `RECOVERY` matches any combination.
 
-    file    do the entries lead to the totals of the header, which `inspect_header` has found sound
-    tail    is everything past `total_length` zero, as our padding and unused pages are
-    index   which entries the bookmark DB covers, compared with `total_entries`
-    update  did a crash interrupt an update in place
-    access  may the file be written
-
 Source: docs/spec/stream-file.md sections 1.5 and 3; datastream/README.md, "Opening".
 """
 
@@ -34,38 +28,36 @@ class FileState(Enum):
     """The state of a file whose header page is sound."""
 
     ENTRIES_DISAGREE = auto()
-    """The entries do not lead to the header's totals."""
     CONSISTENT = auto()
 
 
 class TailState(Enum):
-    """The bytes past `total_length`."""
+    """Whether everything past `total_length` is zero, as our padding and unused pages are."""
 
     ZERO = auto()
     NOT_ZERO = auto()
 
 
 class IndexState(Enum):
-    """The entries that the bookmark DB covers, compared with the stream's."""
+    """The entries that the index covers, compared with the stream's."""
 
     LEVEL = auto()
-    """It covers exactly the committed entries."""
     BEHIND = auto()
     """It covers fewer: after a crash behind the commit point, or another program's commit."""
     MISSING = auto()
-    """It does not say: it is new, or another program made it."""
+    """It is new, or another program made it."""
     FOREIGN = auto()
-    """It belongs to a stream that shares the folder by its name, or whose folder was copied here."""
+    """It is of a stream that shares the folder by its name, or whose folder was copied here."""
     AHEAD = auto()
-    """It points at uncommitted entries, as from a program that writes bookmarks before it commits; or it
-    covers such entries and is not believed."""
+    """It points at uncommitted entries, as from a program that writes bookmarks before it commits; or it is
+    not believed."""
     KNOWS_MORE = auto()
-    """It belongs to this stream and covers more than the header counts: the header went back, the file is
-    older than its folder, or unflushed commits were lost."""
+    """It is of this stream and ahead of the header: the header went back, the file is older than its folder,
+    or unflushed commits were lost."""
 
 
 class UpdateState(Enum):
-    """Whether the bookmark DB holds the record of an unfinished update (`updating.py`)."""
+    """Whether a crash interrupted an update in place."""
 
     NONE = auto()
     UNFINISHED = auto()
@@ -84,15 +76,11 @@ class Action(Enum):
 
     REFUSE = auto()
     FINISH_UPDATE = auto()
-    """Write the blocks of the record."""
     CHECK_PAGES = auto()
     """Walk the pages to be indexed: damage there refuses the file before any change."""
     TRIM_TAIL = auto()
-    """Zero everything past `total_length`."""
     INDEX_MISSING = auto()
-    """Add the bookmarks that the index lacks."""
     REBUILD_BOOKMARKS = auto()
-    """Empty the index, then add the bookmarks of all entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +146,7 @@ RECOVERY: tuple[Row, ...] = (
         (Action.REFUSE,),
     ),
     Row("update unfinished, read only", _ANY_FILE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
-    # The tail is never read, so it may stay.
+    # The tail is never read.
     Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
     # The index is a copy, so nothing is checked first.
     Row("read only, index behind", _SOUND, _ANY_TAIL, _BEHIND, _DONE, _READ, (Action.INDEX_MISSING,)),
@@ -183,12 +171,10 @@ def index_state_of(
 
     Args:
         covered: how many entries the index covers; None if it does not say.
-        highest_number: the highest entry number among the compared bookmarks, or None.
-        total_entries: number of committed entries.
-        is_foreign: whether it names another stream. Another program's index names none and is believed.
-        knows_more: whether it covers more than this stream's committed entries (`evidence.py`).
-        is_only_ours: whether no other program wrote bookmarks since the count was written, which a crash may
-            have prevented.
+        highest_number: among the compared bookmarks.
+        is_foreign: it names another stream. Another program's index names none and is believed.
+        knows_more: it covers more than this stream's committed entries (`evidence.py`).
+        is_only_ours: no other program wrote bookmarks since the count was written.
     """
     if covered is None:
         return IndexState.MISSING
@@ -196,8 +182,7 @@ def index_state_of(
         return IndexState.KNOWS_MORE
     if is_foreign:
         return IndexState.FOREIGN
-    # A bookmark past the count may be another program's, which may also leave those of entries that it rolled
-    # back or truncated.
+    # A bookmark past the count may be another program's, of entries that it rolled back.
     sound_end = total_entries if is_only_ours else covered
     if covered > total_entries or (highest_number is not None and highest_number >= sound_end):
         return IndexState.AHEAD

@@ -1,17 +1,9 @@
 """The data streamer: a stream file and its bookmarks behind the API of docs/spec/stream-file.md section 2.
 
-    streamer = DataStreamer.open(Path("datastream.bin"))
-    streamer.start_atomic_op()
-    streamer.add_stream_bookmark(b"\\0\\0\\0\\0\\0\\0\\0\\0\\7")
-    streamer.add_stream_entry(1, b"...")
-    streamer.commit_atomic_op()              # visible to every reader, and on disk
-
 For consecutive commits, `begin_commit` for each and `finish_commit` behind the last take one flush each, not
 two.
 
-Threads: one thread at a time appends and commits; any thread queries, also during a commit. `operation.py`
-has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py` those of
-updates and truncations, `opening.py` those of opening.
+Threads: one thread at a time appends and commits; any thread queries, also during a commit.
 
 Source: docs/spec/stream-file.md sections 1, 2 and 3; datastream/README.md, "Invariants".
 """
@@ -29,6 +21,7 @@ from sluice.datastream.errors import (
     BookmarksReversed,
     BookmarksUnavailable,
     CommitFailed,
+    EntriesArchived,
     EntryNotFound,
     RangeTooLarge,
     StreamClosed,
@@ -43,9 +36,10 @@ from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
 from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
+from sluice.datastream.file.remote_pages import RemotePages, SegmentRecord, punch_pages
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer
-from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
+from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader, pages_used
 from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
@@ -62,7 +56,10 @@ _COMMIT_DONE = Call.COMMIT_DONE
 
 
 class DataStreamer:
-    """An open stream. Make one with `DataStreamer.open`."""
+    """An open stream. Make one with `DataStreamer.open`.
+
+    A call in the wrong state raises a `MisuseError` and changes nothing.
+    """
 
     def __init__(
         self,
@@ -114,13 +111,12 @@ class DataStreamer:
         """Open a stream, or create it if there is no file; `RECOVERY` says what is repaired.
 
         Args:
-            path: the stream file; its bookmarks are in the folder beside it (docs/spec/stream-file.md).
+            path: the stream file; its bookmarks are in the folder beside it.
             stream_type: an existing file must have it.
             system_id, version: of a new file; an existing one keeps its own.
             initial_pages: data pages of 1 MiB of a new file.
             growth_pages: data pages added when the file is full.
             read_only: serve an existing file without writing it or its folder; the index is a temporary copy.
-                A LOCK file, if there is one, keeps writers out meanwhile.
             disk: the open file at `path`, if not an ordinary one (tests); made a stream when empty.
             open_database: opens the LevelDB folder, if not plyvel (tests).
             go_on: called before each page while the index is made. Its exception ends the opening like a
@@ -128,11 +124,10 @@ class DataStreamer:
             judge: hears what header, index and file say, before anything is changed; see `opening.Judge`.
             past_damage: open a stream also with damaged full pages, if the index tells which entries they
                 held. Queries for these raise `EntriesDisagree`.
-            limits: of memory and of work while it opens.
 
         Raises:
             StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
-                committed; the file was not changed.
+                committed.
             StreamFileUnavailable: the operating system refuses the file.
             StreamInUse: another opener has it.
             BookmarksUnavailable: the bookmark DB cannot be opened or written.
@@ -168,6 +163,7 @@ class DataStreamer:
             try:
                 self._bookmarks.close()
             finally:
+                self._file.remote.close()
                 self._file.disk.close()
 
     def __enter__(self) -> DataStreamer:
@@ -179,23 +175,18 @@ class DataStreamer:
     # --- sending data ------------------------------------------------------------------------------------
 
     def start_atomic_op(self) -> None:
-        """Begin an atomic operation.
-
-        Raises:
-            OperationAlreadyOpen, CommitInProgress, StreamClosed: wrong state.
-        """
+        """Begin an atomic operation."""
         self._group.begin()
 
     def add_stream_entry(self, entry_type: int, data: bytes) -> int:
-        """Append an entry to the open operation and return the number it will have.
+        """Append an entry and return the number it will have.
 
         Args:
-            entry_type: u32, not 0xffffffff. An entry of type 0xb0 is not indexed, unless the index is made or
-                completed from the file, where it looks like a bookmark; see `add_stream_bookmark`.
+            entry_type: u32, not 0xffffffff. 0xb0 is not indexed, unless the index is made or completed from
+                the file.
             data: up to 1,048,559 bytes.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
             EntryTypeReserved, EntryTooLong, OperationTooLarge: the operation stays as it was.
         """
         return self._group.add_entry(entry_type, data)
@@ -203,28 +194,18 @@ class DataStreamer:
     def add_stream_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
         """Append an entry for each type and its data, as `add_stream_entry`, but faster.
 
-        Raises:
-            As `add_stream_entry`, for the first refused entry; the operation stays as it was.
+        If one is refused, none is added.
         """
         self._group.add_entries(entry_types, data)
 
     def add_copy(self, entry: Entry) -> int:
-        """Append an entry of another stream: as a bookmark, if its type and size are those of one.
-
-        Raises:
-            As `add_stream_entry`.
-        """
+        """Append an entry of another stream: as a bookmark, if its type and size are those of one."""
         if entry.is_bookmark and BOOKMARK_SIZE_MIN <= len(entry.data) <= BOOKMARK_SIZE_MAX:
             return self._group.add_bookmark(entry.data)
         return self._group.add_entry(entry.type, entry.data)
 
     def add_stream_bookmark(self, bookmark: bytes) -> int:
-        """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number.
-
-        Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
-            BookmarkSizeWrong, OperationTooLarge: the operation stays as it was.
-        """
+        """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number."""
         return self._group.add_bookmark(bookmark)
 
     def seal_atomic_op(self) -> None:
@@ -242,7 +223,7 @@ class DataStreamer:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the open and sealed operations as they will lie in the file, with padding."""
+        """Bytes of the open and sealed operations, with padding."""
         return len(self._group.buffer)
 
     @property
@@ -256,7 +237,7 @@ class DataStreamer:
         return os.fstat(self._file.disk.fileno()).st_blocks * 512
 
     def rollback_group(self) -> None:
-        """Drop the open operation and all sealed ones, if any. A begun commit stays."""
+        """Drop the open operation and all sealed ones. A begun commit stays."""
         self._group.move(Call.ROLLBACK_GROUP)
         self._group.restart(self._committer.end)
 
@@ -265,13 +246,12 @@ class DataStreamer:
 
         Args:
             flush: False makes them visible without waiting for the disk. They survive the end of this
-                process. A power failure may lose them or, as nothing orders the writes, leave a file that
-                opening refuses: use it for streams that can be made again.
+                process. A power failure may lose them or leave a file that opening refuses: use it for
+                streams that can be made again.
 
         Raises:
-            NoOperationOpen, CommitBegun, CommitInProgress, StreamClosed: wrong state; nothing was changed.
-            CommitFailed: the disk or the bookmark DB refused. The committed view is unchanged, the open and
-                all sealed operations were dropped, and another operation may start.
+            CommitFailed: the committed view is unchanged, the open and all sealed operations were dropped,
+                and another operation may start.
         """
         self._committer.commit(flush=flush)
 
@@ -289,9 +269,8 @@ class DataStreamer:
         the next `begin_commit` makes this commit visible. A crash before that, or `close`, drops it.
 
         Raises:
-            NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
-            CommitFailed: the disk or the bookmark DB refused; the open and all sealed operations were
-                dropped. So was the commit begun before, unless it is still `has_begun`.
+            CommitFailed: the open and all sealed operations were dropped. So was the commit begun before,
+                unless it is still `has_begun`.
         """
         self._committer.begin()
 
@@ -299,17 +278,14 @@ class DataStreamer:
         """Finish the begun commit: on disk and visible. Without one, do nothing.
 
         Raises:
-            CommitFailed: the disk refused; the commit and operations started since were dropped.
+            CommitFailed: the commit and operations started since were dropped.
         """
         self._committer.finish()
 
     def rollback_commit(self) -> None:
-        """Drop the begun commit and operations started since, if any.
+        """Drop the begun commit and operations started since.
 
         The next commit repairs what the disk refuses.
-
-        Raises:
-            CommitInProgress, StreamClosed, StreamReadOnly: wrong state; nothing was changed.
         """
         self._group.move(Call.ROLLBACK_GROUP)
         self._committer.drop_begun()
@@ -321,9 +297,8 @@ class DataStreamer:
         So a caller learns whether the disk takes writes again. Call it in the thread that commits.
 
         Raises:
-            StreamClosed: the stream is closed.
             StreamReadOnly: it takes no commit before it is reopened.
-            CommitFailed: file or DB still cannot be written; the next call or commit tries again.
+            CommitFailed: the next call or commit tries again.
         """
         self._check_open("recover")
         if self._group.state is OperationState.READ_ONLY:
@@ -340,19 +315,13 @@ class DataStreamer:
         """Replace an entry.
 
         An entry of the open operation may become any other entry or bookmark. A committed one keeps its type
-        and length, is written in place, and is on disk on return; no reader sees half of it.
-
-        Args:
-            entry_type: u32; 0xb0 is a bookmark.
+        and length, is written in place, and is on disk on return; no reader sees half of it. For it, no
+        operation may be open or sealed.
 
         Raises:
-            NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress,
-                StreamClosed, StreamReadOnly: wrong state; for a committed entry, no operation may be open or
-                sealed.
             EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
-            UpdateTypeDiffers, UpdateSizeDiffers: a committed entry has another type or length.
-            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
-            CommitFailed: the disk or the DB refused; the committed entry is unchanged.
+            EntriesArchived: the entry is in an archive.
+            CommitFailed: the committed entry is unchanged.
         """
         group = self._group
         if number >= self._file.committed.total_entries and group.state in (
@@ -361,6 +330,7 @@ class DataStreamer:
         ):
             group.update(number, entry_type, data)
             return
+        self.check_not_archived("update_entry_data", number)
         self._committer.check_not_begun(Call.UPDATE_COMMITTED)
         group.move(Call.UPDATE_COMMITTED)
         try:
@@ -376,13 +346,13 @@ class DataStreamer:
         of entries itself drops nothing.
 
         Raises:
-            OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress, StreamClosed,
-                StreamReadOnly: wrong state.
             EntryNotFound: `number` is above the number of entries.
+            EntriesArchived: entries from there on are in an archive.
             EntriesDisagree: a page on the way is damaged; nothing was changed.
             CommitFailed: the disk refused before the commit point; nothing was changed.
         """
         group, before = self._group, self._file.committed
+        self.check_not_archived("truncate_file", number)
         self._committer.check_not_begun(Call.TRUNCATE)
         group.move(Call.TRUNCATE)
         try:
@@ -395,6 +365,69 @@ class DataStreamer:
             if committed != before:  # also where it was interrupted behind its commit point
                 self._committer.tell(committed)
                 self._appender.clear_dropped()
+
+    # --- what is archived: one thread --------------------------------------------------------------------
+
+    @property
+    def remote(self) -> RemotePages:
+        """The pages that are archived, and those that the file has given up."""
+        return self._file.remote
+
+    def note_archived(self, segment: SegmentRecord) -> None:
+        """Note that an archive has the next segment; on disk on return. It never changes from now on.
+
+        Raises:
+            ValueError: it is not the next one, or has pages that are not full and flushed.
+            BookmarksUnavailable: the bookmark DB refused.
+        """
+        remote, pages = self._file.remote, segment.end_page
+        if segment.first_page != remote.archived_pages or pages > self.flushed_pages:
+            raise ValueError(
+                f"archived segment: got pages {segment.first_page} to {pages - 1}, "
+                f"expected {remote.archived_pages} to less than {self.flushed_pages}"
+            )
+        self._bookmarks.put_flushed({**remote.note_of(segment), **remote.marks(pages, remote.end)})
+        remote.archived_pages = pages
+        remote.segment.cache_clear()
+
+    @property
+    def flushed_pages(self) -> int:
+        """Number of full pages that are committed and on disk."""
+        return min(max(pages_used(self._appender.flushed[0]) - 1, 0), self._file.sums.full_count)
+
+    def release_pages(self, end: int) -> int:
+        """Give archived pages back to the file system; return before which page they are given up.
+
+        Page 0 stays, as do pages whose bookmarks are not in the DB yet. Readers get them from `remote`.
+
+        Args:
+            end: give up the pages before this one.
+
+        Raises:
+            ValueError: they are not all archived.
+            BookmarksUnavailable: the bookmark DB refused.
+            OSError: the file system makes no holes.
+        """
+        file, remote = self._file, self._file.remote
+        if end > remote.archived_pages or end >= file.sums.full_count:
+            raise ValueError(f"pages to give up: got {end}, expected at most {remote.archived_pages}")
+        covered = self._bookmarks.written_covered
+        end = min(end, max(file.index.page_of_entry(covered) if covered else 0, 0))
+        begin = max(remote.end, 1)
+        if end <= begin:
+            return remote.end
+        self._bookmarks.put_flushed(remote.marks(remote.archived_pages, end))
+        with file.sums.lock, file.changes.lock:
+            file.changes.note_release(remote, end)
+            file.sums.release(begin, end)
+        punch_pages(file.disk.fileno(), max(begin - 2, 1), end)
+        return end
+
+    def check_not_archived(self, call: str, number: int) -> None:
+        """Raise EntriesArchived if an archive has entries from `number` on."""
+        pages = self._file.remote.archived_pages
+        if pages and number < (end := self._file.index.first_numbers[pages]):
+            raise EntriesArchived(call, number, end)
 
     # --- queries: any thread -----------------------------------------------------------------------------
 
@@ -421,21 +454,15 @@ class DataStreamer:
         """Return a committed entry.
 
         Raises:
-            EntryNotFound: there is no entry of that number.
-            EntriesDisagree: its page is damaged.
+            EntryNotFound, EntriesDisagree: it is not there, or its page is damaged.
         """
         self._check_open("get_entry")
         return self._file.read_entry(number)
 
     def get_bookmark(self, bookmark: bytes) -> int:
-        """Return the number of the newest entry that is this bookmark.
-
-        Raises:
-            BookmarkSizeWrong: not 1 to 16 bytes.
-            BookmarkNotFound: no committed entry is this bookmark.
-        """
+        """Return the number of the newest entry that is this bookmark; raise BookmarkNotFound."""
         self._check_open("get_bookmark")
-        number = self._indexed_number(bookmark)
+        number = self.indexed_number(bookmark)
         try:
             entry = self._file.read_entry(number)
         except EntryNotFound:
@@ -444,21 +471,17 @@ class DataStreamer:
         return number
 
     def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is not a bookmark, else the last entry of the stream.
-
-        Raises:
-            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
-        """
+        """Return the first entry after a bookmark that is none, else the last entry of the stream."""
         self._check_open("get_first_event_after_bookmark")
         try:
-            entry, event = self._file.read_with_event(self._indexed_number(bookmark))
+            entry, event = self._file.read_with_event(self.indexed_number(bookmark))
         except EntryNotFound:
             raise BookmarkNotFound(bookmark) from None
         self._confirm(bookmark, entry)
         return event
 
-    def _indexed_number(self, bookmark: bytes) -> int:
-        """Return a bookmark's entry number by the index; call `_confirm` next."""
+    def indexed_number(self, bookmark: bytes) -> int:
+        """Return a bookmark's entry number by the index alone; `get_bookmark` compares the entry, too."""
         if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
             raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
         # Otherwise a visible entry might lack its bookmark.
@@ -473,8 +496,8 @@ class DataStreamer:
     def _confirm(self, bookmark: bytes, entry: Entry) -> None:
         """Refuse an entry that is not the bookmark.
 
-        The stream must confirm the index: the Go server writes a bookmark before its commit, so its crash
-        leaves bookmarks of entries that never came or became others.
+        The Go server writes a bookmark before its commit: its crash leaves bookmarks of entries that never
+        came.
         """
         if not entry.is_bookmark or entry.data != bookmark:
             _logger.warning(
@@ -489,7 +512,6 @@ class DataStreamer:
         """Return the joined data of the events in [from, to), without bookmarks.
 
         Raises:
-            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
             BookmarksReversed: `from_bookmark` lies after `to_bookmark`.
             RangeTooLarge: more data than `data_between_bookmarks_bytes_max`.
         """
@@ -506,9 +528,8 @@ class DataStreamer:
         return bytes(joined)
 
     def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
-        """Return an iterator over committed entries, from `from_number` up to, not including, `to_number`.
-
-        None as `to_number` is the committed end of now.
+        """Return an iterator over committed entries, from `from_number` up to, not including, `to_number` or
+        the end of now.
 
         Raises:
             BadEntryRange: not 0 <= from <= to <= number of committed entries.
@@ -522,10 +543,6 @@ class DataStreamer:
 
         A fast `read_entries` for many entries: at least one, and no further ones once their data has
         `size_wanted` bytes.
-
-        Raises:
-            EntryNotFound: there is no entry of that number.
-            EntriesDisagree: its page is damaged.
         """
         self._check_open("read_columns")
         return self._file.columns(from_number, size_wanted)
@@ -552,11 +569,7 @@ class DataStreamer:
         return self._file.disk.fileno()
 
     def read_bytes(self, size: int, offset: int) -> bytes:
-        """Read committed bytes of one page; an update never cuts an entry in half.
-
-        Raises:
-            PageDamaged: the page does not fit its checksum.
-        """
+        """Read committed bytes of one page; an update never cuts an entry in half."""
         return self._file.read_checked(size, offset)
 
     @property
@@ -570,15 +583,11 @@ class DataStreamer:
         return self._bookmarks.notes
 
     def page_bookmarks(self, page_number: int) -> list[tuple[bytes, int]]:
-        """Return (bookmark, entry number) of a page's bookmarks, in order.
-
-        Raises:
-            EntriesDisagree: the page is damaged.
-        """
+        """Return (bookmark, entry number) of a page's bookmarks, in order."""
         return self._file.walk(page_number).bookmarks
 
     def page_of_entry(self, number: int) -> int:
-        """Return the data page that entry `number` is on, if it is in the stream."""
+        """Return the data page that entry `number` is on."""
         return self._file.index.page_of_entry(number)
 
     def range_sender(self) -> RangeSender:

@@ -1,14 +1,7 @@
 """The stream file for readers: its header, its committed entries and their places.
 
-    inspect_header       every refusal that the header page decides
-    StreamFile.load      page heads, the last page (a small file: every page); the last refusal
-    StreamFile.*         reading committed bytes, from any thread
-
 To find an entry: binary search by first numbers finds the page, the nearest checkpoint (every 64th entry) the
-place to start, and the chain of lengths leads on. Checkpoints come from the `PageTables` beside the
-bookmarks; a page without a table is walked once.
-
-`layout.py` shows the format; `appending.py` writes it.
+place to start, and the chain of lengths leads on. A page without a table in `PageTables` is walked once.
 """
 
 from __future__ import annotations
@@ -25,6 +18,7 @@ from sluice.datastream.errors import (
     EntriesDisagree,
     EntryNotFound,
     NotWholePages,
+    PageUnchecked,
     ShorterThanHeaderPage,
     StreamChanged,
     TotalLengthOutOfFile,
@@ -37,7 +31,7 @@ from sluice.datastream.file.concurrent_changes import Changes
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.file.fingerprint import fingerprint_of
 from sluice.datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
-from sluice.datastream.file.page_sums import PageSums, fits
+from sluice.datastream.file.page_sums import PageSums, fits, this_thread
 from sluice.datastream.file.pages import (
     PageFault,
     PageWalk,
@@ -48,6 +42,7 @@ from sluice.datastream.file.pages import (
     walk_page,
 )
 from sluice.datastream.file.recovery import TailState
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -77,15 +72,14 @@ _logger = logging.getLogger(__name__)
 FULL_CHECK_PAGES_MAX = 8
 """Opening walks every entry of up to this many used pages; of more pages, only their heads and the last page.
 
-A walk takes about 3 ms a page with small entries, so 8 pages stay far below the 0.2 s opening may take.
+A walk takes about 3 ms a page with small entries, so 8 pages stay far below the 0.2 s that opening may take.
 """
 READ_AHEAD_BYTES = 4_096
-"""First read of an iteration over entries; each further one doubles, up to the rest of the page."""
+"""First read of an iteration; each further one doubles."""
 
 _Answer = TypeVar("_Answer")
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
-"""Bytes read beyond the wanted data, for heads and the last entry."""
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
@@ -94,12 +88,8 @@ def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> in
     return index.first_numbers[page_number + 1]
 
 
-def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
+def inspect_header(path: Path | str, disk: Disk, stream_type: int) -> StreamHeader:
     """Read the header page and check it against the file's size.
-
-    Args:
-        path: the file's name, for errors.
-        stream_type: the expected type.
 
     Raises:
         StreamFileRefused: the class names the first fault.
@@ -130,12 +120,7 @@ def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
 
 
 class StreamFile:
-    """A stream file with a sound header; `load` it before reading.
-
-    Args:
-        path: its name, for errors.
-        header: what `inspect_header` returned.
-    """
+    """A stream file with a sound header; `load` it before reading."""
 
     def __init__(self, path: Path, disk: Disk, header: StreamHeader) -> None:
         self.path = path
@@ -144,7 +129,6 @@ class StreamFile:
         self.system_id = header.system_id
         self.stream_type = header.stream_type
         self.totals: tuple[int, int] = (header.total_length, header.total_entries)
-        """The fields of `committed`, swapped in one assignment."""
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
@@ -154,9 +138,10 @@ class StreamFile:
         self.sums = PageSums(self)
         """Checksums of full pages, in use once the stream is open."""
         self.is_walked = False
-        """Whether `load` walked every page."""
+        self.remote = RemotePages(path)
+        """The pages that the file has given up."""
         self.damaged: dict[int, PageTable | None] = {}
-        """Damaged full pages that `load` passed over, each with the table that stands in for it, if any."""
+        """Damaged full pages that `load` passed over, with the table that stands in."""
 
     @property
     def committed(self) -> Committed:
@@ -182,8 +167,7 @@ class StreamFile:
             whole: also walk all pages of a large file.
             go_on: called before each walk; its exception ends the loading.
             sums: checksums of full pages; those in `tables` belong to the same stream.
-            damaged_pages_max: trust the stored tables of so many damaged pages. Unless 0, also walk page 0:
-                by it an index knows its stream.
+            damaged_pages_max: unless 0, also walk page 0: by it an index knows its stream.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -201,7 +185,8 @@ class StreamFile:
                 )
             return
         faults: dict[int, EntriesDisagree] = {}
-        for page_number in range(page_count):
+        self._load_remote(page_count)
+        for page_number in range(self.index.page_count, page_count):
             table = self.damaged.get(page_number)
             try:
                 number = self._check_page_head(page_number) if table is None else table.first_number
@@ -212,7 +197,8 @@ class StreamFile:
                 faults[page_number], number = fault, table.first_number
             self.index.add_page(page_number, number)
         is_whole = whole or page_count <= FULL_CHECK_PAGES_MAX
-        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if damaged_pages_max else [])}
+        begin = max(0 if is_whole else page_count - 1, self.remote.end)
+        to_walk = {*range(begin, page_count), *([0] if damaged_pages_max else [])}
         for page_number in (*faults, *sorted(to_walk - faults.keys() - self.damaged.keys())):
             if go_on is not None:
                 go_on()
@@ -227,12 +213,33 @@ class StreamFile:
                     text = "%s: data page %d is damaged and not served: %s"
                     _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = is_whole and not self.damaged
+        self.is_walked = is_whole and not self.damaged and not self.remote.end
+
+    def _load_remote(self, page_count: int) -> None:
+        """Learn page 0 and the given up pages, if there are any.
+
+        Raises:
+            EntriesDisagree: the stream ends before them, or their records contradict each other.
+        """
+        end, index = self.remote.end, self.index
+        if end <= 1:
+            return
+        if end >= page_count:
+            found, expected = f"{page_count} pages", f"more than {end}, as so many are given up"
+            raise EntriesDisagree(self.path, 0, HEADER_PAGE_SIZE, found, expected)
+        index.add_page(0, self._check_page_head(0))
+        for page_number, page in enumerate(self.remote.pages(), 1):
+            before = index.first_numbers[-1]
+            if not before < page.first_number <= before + _ENTRIES_PER_PAGE_MAX:
+                offset, found = page_start(page_number), f"a record of entry {page.first_number}"
+                expected = f"one of an entry after {before}"
+                raise EntriesDisagree(self.path, before + 1, offset, found, expected)
+            index.add_page(page_number, page.first_number)
+            index.set_data_end(page_number, page_start(page_number) + page.data_end)
 
     def _is_damaged(
         self, page_number: int, sums: Mapping[bytes, bytes] | None, damaged_pages_max: int
     ) -> bool:
-        """Return whether an unwalkable page is a damaged full page; note it as `damaged`."""
         if page_number >= self.full_count:
             return False
         table = self.tables.get_table(page_number)
@@ -244,13 +251,9 @@ class StreamFile:
         return is_damaged
 
     def load_index(self) -> None:
-        """Load the pages anew; readers continue with the old index meanwhile.
-
-        Raises:
-            EntriesDisagree: as `load`.
-        """
+        """Load the pages anew; readers continue with the old index meanwhile."""
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
-        fresh.damaged = self.damaged
+        fresh.damaged, fresh.remote = self.damaged, self.remote
         fresh.load()
         self.index = fresh.index
         self.sums.cut(self.full_count)
@@ -261,7 +264,6 @@ class StreamFile:
         return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
-        """Return the number of the page's first entry, which must fit the page before."""
         offset = page_start(page_number)
         head = self.disk.pread(ENTRY_HEAD_SIZE, offset)
         number: int
@@ -284,10 +286,7 @@ class StreamFile:
         return number
 
     def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
-        """Walk a used page, keep its table, and return the walk.
-
-        Args:
-            is_checked: False accepts a page with a wrong checksum and walkable entries.
+        """Walk a used page, keep its table, and return the walk. If not `is_checked`, its sum may be wrong.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -297,9 +296,9 @@ class StreamFile:
         end = min(committed.total_length - start, PAGE_SIZE)
         try:
             first_number = index.first_numbers[page_number]
-            if is_checked:
-                self.sums.require(page_number)
-            walk = walk_page(self._read_whole(end, start, first_number, is_checked=False), first_number, end)
+            walk = walk_page(
+                self._read_whole(end, start, first_number, is_checked=is_checked), first_number, end
+            )
         except PageFault as fault:
             self._note_fault(page_number, index, fault)
             raise self._disagree(fault, start) from fault
@@ -325,24 +324,21 @@ class StreamFile:
                 self.sums.found_fault(page_number, fault)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole; the page may be unchecked."""
+        """Read bytes of committed entries, each of them whole."""
         return self.changes.read(self.disk, size, offset)
 
     def read_checked(self, size: int, offset: int) -> bytes:
-        """Read the same from one page after its check.
-
-        Raises:
-            PageDamaged: the page does not fit its checksum.
-        """
-        self.sums.require(page_number_of(offset))
-        return self.changes.read(self.disk, size, offset)
+        """Read the same from one page after its check."""
+        while True:
+            self.sums.require(page_number_of(offset))
+            try:
+                return self.changes.read(self.disk, size, offset)
+            except PageUnchecked:  # it was given up, or has left the cache
+                if not this_thread.waits or not this_thread.fetches:
+                    raise
 
     def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
         """Read as `read`, and refuse a file that another program has cut.
-
-        Args:
-            number: of the entry at `offset`.
-            is_checked: see `walk`.
 
         Raises:
             EntryNotFound: the stream was truncated before that entry meanwhile.
@@ -368,8 +364,7 @@ class StreamFile:
     def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
         """Return the stored table of a full page, if it agrees with the page.
 
-        The page must confirm the numbers, and its entries after the last checkpoint must lead exactly to the
-        end of its data. Entries between checkpoints are confirmed when used.
+        Entries between checkpoints are confirmed when used.
         """
         committed = self.committed
         if page_number + 1 >= pages_used(committed.total_length) or page_number in self.damaged:
@@ -428,12 +423,7 @@ class StreamFile:
         return self.data_end(page_number - 1, page_end(page_number - 1))
 
     def fingerprint_at(self, count: int) -> bytes:
-        """Return the fingerprint of the first `count` entries.
-
-        Raises:
-            EntryNotFound: there are fewer entries.
-            EntriesDisagree: a page on the way is damaged.
-        """
+        """Return the fingerprint of the first `count` entries."""
         total_length, total_entries = self.totals
         if count != total_entries:
             total_length = self.length_without(count)
@@ -457,12 +447,7 @@ class StreamFile:
         return page_start(page_number) + walked.data_end
 
     def offset_of(self, number: int) -> int:
-        """Return where entry `number` begins; for `total_entries`, where the stream ends.
-
-        Raises:
-            EntryNotFound: `number` is greater than `total_entries`.
-            EntriesDisagree: the page is damaged.
-        """
+        """Return where entry `number` begins; for `total_entries`, where the stream ends."""
         return self._settled(self._offset_of, number)
 
     def _offset_of(self, number: int) -> int:
@@ -473,12 +458,7 @@ class StreamFile:
         return offset
 
     def read_entry(self, number: int) -> Entry:
-        """Return entry `number`.
-
-        Raises:
-            EntryNotFound: there is no such entry.
-            EntriesDisagree: the page is damaged.
-        """
+        """Return entry `number`."""
         return self._settled(self._read_entry, number)
 
     def _read_entry(self, number: int) -> Entry:
@@ -486,12 +466,7 @@ class StreamFile:
         return decode_entry(data, position)
 
     def read_with_event(self, number: int) -> tuple[Entry, Entry]:
-        """Return entry `number`, and the first one after it that is no bookmark, else the last entry.
-
-        Raises:
-            EntryNotFound: there is no entry `number`.
-            EntriesDisagree: a page is damaged.
-        """
+        """Return entry `number`, and the first one after it that is no bookmark, else the last entry."""
         return self._settled(self._read_with_event, number)
 
     def _read_with_event(self, number: int) -> tuple[Entry, Entry]:
@@ -513,8 +488,7 @@ class StreamFile:
     def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
         """Return the answer to a query during which the stream was not truncated.
 
-        A truncation replaces the index before it touches the bytes. Queries behind its end may meet zeros or
-        other entries, so a sound file may look damaged.
+        Queries behind its end may meet zeros or other entries, so a sound file may look damaged.
         """
         while True:
             index = self.index
@@ -558,12 +532,7 @@ class StreamFile:
         return start + position + found, data, found
 
     def entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
-        """Yield the entries from `from_number` up to, not including, `to_number` (None: the committed end).
-
-        Raises:
-            BadEntryRange: not 0 <= from <= to <= committed entries.
-            EntriesDisagree: a page is damaged.
-        """
+        """Yield the entries from `from_number` up to, not including, `to_number` (None: all)."""
         committed = self.committed
         end_number = committed.total_entries if to_number is None else to_number
         if not 0 <= from_number <= end_number <= committed.total_entries:
@@ -597,11 +566,7 @@ class StreamFile:
         """Read from entry `number` on; for `_settled`.
 
         Args:
-            place: the index that found it, its offset, and the end of its page's data. A truncation or a page
-                end needs a new lookup.
-
-        Returns:
-            Its place, and the bytes.
+            place: the index that found it, its offset, and the end of its page's data.
         """
         index, offset, end = place
         if index is not self.index or offset >= end:
@@ -613,12 +578,7 @@ class StreamFile:
     def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
         """Return types and data of committed entries of one page, from entry `number` on.
 
-        At least one entry, and no further ones once their data has `size_wanted` bytes. Readers of many
-        entries save an object for each.
-
-        Raises:
-            EntryNotFound: there is no entry `number`.
-            EntriesDisagree: the page is damaged.
+        At least one entry, and no further ones once their data has `size_wanted` bytes.
         """
         return self._settled(self._read_columns, number, size_wanted)
 
@@ -642,7 +602,7 @@ class StreamFile:
         return types, column
 
     def boundary_from(self, offset: int) -> int:
-        """Return the first offset from `offset` on where an entry begins or its page's data ends.
+        """Return the first place from `offset` on where an entry begins or its page's data ends.
 
         Args:
             offset: of a committed byte, or the end of a page's or the stream's data.

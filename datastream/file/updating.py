@@ -1,17 +1,9 @@
 """Changing committed entries: updates of an entry's data in place, and truncation. Numbered steps.
 
 The committing thread does both, between two operations; `concurrent_changes.py` says what readers see.
+Nothing recovers a crash during the write of an update plus the loss of the folder.
 
-An update writes the blocks of 4,096 bytes around the entry. First it flushes a record of their new contents
-into the bookmark DB, from which opening finishes an interrupted update. Streams may share a folder, so a
-record counts only for its own stream, by its fingerprint, and if each sector of the blocks is old, new, or
-zero as in the hole made for it. (Nothing recovers a crash during the write plus the loss of the folder.)
-
-A truncation is a commit of fewer entries: the header is the commit point. Bookmarks of dropped entries point
-at their newest remaining entry again, searched backwards in advance. The index is written first: covering
-more than the header counts, it would say that the header went back.
-
-Source: docs/spec/stream-file.md section 2.
+Source: datastream/README.md, "Changing what is committed"; docs/spec/stream-file.md section 3.2.
 """
 
 from __future__ import annotations
@@ -113,9 +105,7 @@ class _Unfinished:
 
     patch: Patch
     offset: int
-    """Of the entry."""
     end: int
-    """The offset just past it."""
     bookmarks: dict[bytes, int | None]
     """The bookmarks that it changes; empty if the entry is none."""
     page_sum: int | None
@@ -138,11 +128,7 @@ class Changer:
         """Whether `finish` has something to do. Set in advance, so that Ctrl-C cannot come between."""
 
     def finish(self) -> None:
-        """Finish an interrupted update.
-
-        Raises:
-            OSError, BookmarksUnavailable: it still fails.
-        """
+        """Finish an interrupted update, or raise OSError or BookmarksUnavailable."""
         if self._record_left:
             self._bookmarks.put_update_record(None)
             self._record_left = False
@@ -156,9 +142,8 @@ class Changer:
         """Replace the data of a committed entry in place, flushed.
 
         Raises:
-            EntryNotFound: no such entry.
-            UpdateTypeDiffers, UpdateSizeDiffers: not its committed type and length.
-            CommitFailed: the disk or the DB refused before the update was safe; the entry is unchanged.
+            EntryNotFound, UpdateTypeDiffers, UpdateSizeDiffers: nothing was changed.
+            CommitFailed: the entry is unchanged.
         """
         entry = self._file.read_entry(number)
         if entry_type != entry.type:
@@ -185,7 +170,6 @@ class Changer:
         try:
             self._finish(unfinished)
         except (OSError, BookmarksUnavailable) as error:
-            # The record keeps it, and memory serves it.
             _logger.error(
                 "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
             )
@@ -264,13 +248,12 @@ class Changer:
     def truncate(self, number: int) -> Committed:
         """Drop the entries from `number` on; return the new totals, which readers already see.
 
-        The caller then does step 6, `Appender.clear_dropped`: dropped entries on their way to clients become
-        zeros.
+        The caller then does step 6, `Appender.clear_dropped`.
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
             EntriesDisagree: a page on the way is damaged; nothing was changed.
-            CommitFailed: the index or the disk refused before the commit point; the stream is unchanged.
+            CommitFailed: the stream is unchanged.
         """
         file, old = self._file, self._file.committed
         if not 0 <= number <= old.total_entries:
@@ -339,11 +322,7 @@ class Changer:
 
 
 def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch | None:
-    """Return the bytes that an unfinished update must write; None if the record does not count.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the bytes that an unfinished update must write; None if the record does not count."""
     if record is None:
         return None
     size = disk.size()
@@ -387,10 +366,6 @@ def is_kept_for_another(record: bytes | None) -> bool:
 
 
 def write_recorded(disk: Disk, patch: Patch) -> None:
-    """Finish an interrupted update, flushed.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Finish an interrupted update, flushed."""
     disk.replace(patch.data, patch.offset)
     disk.fdatasync()

@@ -1,8 +1,5 @@
 """The TCP commands of one client connection: bytes in, effects out, as two tables. Pure.
 
-    request   u64 command | u64 stream_type | parameter
-    parameter u64 entry number; or u32 length | bookmark, once or twice
-
     core.receive(data)              bytes in any pieces
     core.next_effects()             the effects of the next complete command, None without one
     core.receive_end()              the client will send nothing more
@@ -22,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Final, Literal, Protocol, TypeVar
 
-from sluice.datastream.errors import NotFoundError, PageDamaged
+from sluice.datastream.errors import NotFoundError, PageNotServed
 from sluice.datastream.events.network_events import Bookmark, BookmarkType
 from sluice.datastream.events.original_events import OriginalBookmarkType
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
@@ -187,7 +184,7 @@ class SendRange:
 
     offset: int
     size: int
-    """Bytes; all of them are on one page."""
+    """All of them are on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +270,6 @@ class CommandCore:
     """The protocol of one client connection.
 
     Args:
-        stream_type: what every request must name.
         on_command_error: whether a command in the wrong state only returns an error ("keep"), or also closes
             the connection ("close", as Go servers did before their #133).
     """
@@ -305,7 +301,7 @@ class CommandCore:
     def next_effects(self) -> list[Effect] | None:
         """Return the effects of the next complete command, or of the end; None: wait for more bytes.
 
-        If the view raises anything but NotFoundError and PageDamaged, the next call repeats the command.
+        If the view raises anything but NotFoundError and PageNotServed, the next call repeats the command.
         Nothing follows a `Close` or an `EndAfterCatchUp`.
         """
         if self._closed:
@@ -408,13 +404,12 @@ class CommandCore:
             view = self._view
             number = self._by_bookmark(view.get_bookmark, where) if isinstance(where, bytes) else where
             offset = view.offset_of(number)
-        except (NotFoundError, PageDamaged):
+        except (NotFoundError, PageNotServed):
             return self._error(error)
         self.state = ClientState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
 
     def _range(self, ok: bytes, first: bytes, last: bytes) -> list[Effect]:
-        """Answer a RangeBookmark command."""
         view = self._view
         error = CommandError.BAD_FROM_BOOKMARK
         try:
@@ -423,7 +418,7 @@ class CommandCore:
             error = CommandError.BAD_TO_BOOKMARK
             last_number = self._by_bookmark(view.get_bookmark, last)
             end = view.offset_of(last_number + 1)
-        except (NotFoundError, PageDamaged):
+        except (NotFoundError, PageNotServed):
             return self._error(error)
         if last_number < first_number:
             return self._error(error)
@@ -441,7 +436,7 @@ class CommandCore:
             offset = view.offset_of(entry.number)
         except NotFoundError:
             return [Send(ok + NOT_FOUND_ANSWER)]
-        except PageDamaged:  # "not found" would be wrong
+        except PageNotServed:  # "not found" would be wrong
             is_bookmark = isinstance(what, bytes)
             return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
         # In the file, only its first byte differs.

@@ -14,10 +14,11 @@ Invariants
 
 What comes after a failure:
 
-| failure | then | |---|---| | unreachable, closed, too slow, an entry out of order | the next server; after
-all of them, a pause | | has fewer entries than were handed over | the same | | another stream; an unknown
-first bookmark | the same, and an error when all servers do so | | violates the protocol | as another stream,
-unless a server of the list has spoken it before |
+    failure                                           then
+    unreachable, closed, too slow, out of order       the next server; after all of them, a pause
+    has fewer entries than were handed over           the same
+    another stream; an unknown first bookmark         the same, and an error when all servers do so
+    violates the protocol                             as another stream, unless a server has spoken it before
 
 Pauses double from `backoff_first_seconds` to `backoff_max_seconds`, less up to a half at random. They restart
 when an entry was accepted, or the stream ran for `steady_seconds`.
@@ -120,7 +121,7 @@ class FollowCore:
     """The state of one follower.
 
     Args:
-        servers: addresses, in the order of preference; at least one.
+        servers: in the order of preference.
         start: an entry number, a bookmark, or None for the server's end at the first connection.
         random: returns a number from 0 to 1, for the pauses.
         known: entries accepted before; None keeps the last ones in memory.
@@ -148,7 +149,7 @@ class FollowCore:
         self.identity = identity
         self._position = 0
         self._tries = 0
-        """Failed servers since the last pause or accepted entry."""
+        """Failures since the last pause or accepted entry."""
         self._pauses = 0
         """Pauses since the last accepted entry."""
         self._wrong: dict[Address, RemoteError] = {}
@@ -175,8 +176,7 @@ class FollowCore:
     def on_header(self, header: StreamHeader) -> Sequence[Entry]:
         """Judge the server by its header; return the entries to compare with its answers to Entry.
 
-        Raises:
-            StreamContradicts: its version, system id or stream type is another.
+        Raises StreamContradicts.
         """
         self._has_spoken = True
         if self.identity is None:
@@ -197,7 +197,7 @@ class FollowCore:
         """Return where to start.
 
         Raises:
-            ServerBehind: the server lacks entries that were accepted from others.
+            ServerBehind: it lacks entries that were accepted from others.
         """
         if self.number_next is None:
             assert self._bookmark is not None
@@ -291,7 +291,6 @@ class FollowerBase:
     Args:
         servers, known, identity, rng: as in `FollowCore`.
         from_entry, from_bookmark: where to begin; a bookmark goes before an entry.
-        limits: backoff and timeouts; None: the defaults.
         now: a clock in seconds.
     """
 

@@ -25,11 +25,7 @@ __all__ = ["Inbox", "answered_entry", "answered_header", "answered_range_end"]
 
 
 class Inbox:
-    """Packets in order of arrival, and what the client may take next.
-
-    Args:
-        stream_type: named in every command of this client.
-    """
+    """Packets in order of arrival, and what the client may take next."""
 
     def __init__(self, stream_type: int) -> None:
         self.stream_type = stream_type
@@ -51,8 +47,7 @@ class Inbox:
     def take_range(self) -> list[Entry]:
         """Return the entries of the range that have arrived; `is_in_range` says whether more follow.
 
-        Raises:
-            ServerSpokeWrongly: the server sent something else, or entries past the range.
+        Raises ServerSpokeWrongly for anything else, also entries past the range.
         """
         entries: list[Entry] = []
         while self._packets and self._range_end is not None:
@@ -72,12 +67,7 @@ class Inbox:
         return self._range_end is not None
 
     def feed(self, data: bytes, while_doing: str) -> None:
-        """Add received bytes; none means that the server closed the connection.
-
-        Raises:
-            ConnectionEnded: the server closed the connection.
-            ServerSpokeWrongly: the bytes violate the protocol.
-        """
+        """Add received bytes; none means that the server closed the connection."""
         if not data:
             raise ConnectionEnded(while_doing)
         self._packets.extend(self._reader.feed(data))
@@ -89,7 +79,7 @@ class Inbox:
 
         Raises:
             CommandRefused: it is not OK.
-            ServerSpokeWrongly: something else came, such as entries that nobody asked for.
+            ServerSpokeWrongly: something else came.
         """
         self.take_range()
         for position, packet in enumerate(self._packets):

@@ -1,11 +1,5 @@
 """The packets of a server, to bytes and back: results, the header, answers, streamed entries. Pure.
 
-    Result    u8 0xff | u32 length (9 + text) | u32 error_number | text (ASCII)
-    header    u8 1    | u32 38                | ... (layout.py)
-    answer    u8 0xfe | u32 length            | ... an entry, its first byte changed
-    streamed  u8 2    | u32 length            | ... an entry, as in the file
-    range end u64 number                      behind the Result OK of RangeBookmark alone
-
 Every packet but a range end begins with its type (u8) and its length (u32).
 
 Source: docs/spec/stream-file.md section 4.

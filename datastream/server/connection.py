@@ -6,9 +6,8 @@ Output goes in this order; each waits until the kernel has the one before:
        the last command; no further command is read until it is out
     2  while streaming or in a range, committed bytes from the client's offset on, page by page, never padding
 
-History and live tail are the same: send what is committed, then wait for the next commit. A client that does
-not read costs no more memory than one that does: memory holds only short answers. With TLS, it holds up to
-COPIED_BYTES of encrypted bytes, too.
+History and live tail are the same: send what is committed, then wait for the next commit. Memory holds only
+short answers and, with TLS, up to COPIED_BYTES of encrypted bytes.
 
 A client's slot on the event loop is limited: COMMANDS_PER_SLOT, and a share of SEND_BYTES_PER_ITERATION.
 
@@ -23,6 +22,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import math
 import os
 import socket
 import ssl
@@ -34,7 +34,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from sluice.datastream.client.blocking_client import TlsContext
-from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
+from sluice.datastream.errors import (
+    DatastreamError,
+    PageDamaged,
+    PageNotLocal,
+    PageNotServed,
+    PageUnchecked,
+    StreamChanged,
+)
 from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
@@ -65,9 +72,11 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 CHECK_AHEAD_PAGES = 3
-"""Pages checked ahead of the one that a client reads, since it reads them next."""
+"""Pages checked ahead of the one that a client reads."""
 CHECK_THREADS = 4
 """Threads that check pages at first touch: clients on a slow disk do not wait for each other."""
+FETCH_THREADS = 16
+"""Threads that wait for pages of an archive: they hold up no check of a local page."""
 COMMANDS_PER_SLOT = 32
 """Commands of one client that one slot answers."""
 COPIED_BYTES = 1 << 16
@@ -79,7 +88,7 @@ LINGER_BYTES_MAX = 1 << 16
 LINGER_FIRST_SECONDS = 0.02
 """First wait of a closing connection for its client; each further one doubles."""
 LINGER_STALL_SECONDS = 60.0
-"""The write timeout of a closing connection if the server has none."""
+"""The write timeout of a closing connection, if there is none."""
 SEND_BYTES_PER_ITERATION = 24 << 20
 """Bytes sent to all clients that take history, in one iteration of the event loop; about 10 ms.
 
@@ -107,9 +116,8 @@ WhenDone = Callable[[Exception | None], None]
 class LiveTail:
     """The newest committed bytes, read once for all the clients that wait for them.
 
-    Live clients stand at the same offset: for a thousand of them, one `pread` and a `send` to each beat a
-    `sendfile` to each. The range is short, ends at the committed length and lies on one page. Each iteration
-    of wake-ups has its own.
+    Live clients stand at the same offset: one `pread` and a `send` to each beat a `sendfile` to each. The
+    range is short, ends at the committed length and lies on one page. Each iteration of wake-ups has its own.
     """
 
     __slots__ = ("_ranges", "_streamer", "limit")
@@ -117,16 +125,12 @@ class LiveTail:
     def __init__(self, streamer: DataStreamer) -> None:
         self._streamer = streamer
         self.limit = streamer.committed.total_length
-        """The committed length."""
         self._ranges: dict[int, tuple[int, bytes] | None] = {}
 
     def after(self, position: int) -> tuple[int, bytes] | None:
         """Return (offset, bytes) of all that a client at `position` lacks; None: use `sendfile`.
 
         The offset is `position`, or the start of the next page if only padding lies between.
-
-        Raises:
-            EntriesDisagree: the page is damaged.
         """
         try:
             return self._ranges[position]
@@ -153,14 +157,15 @@ class LiveTail:
 class FirstTouch:
     """Checks pages in threads at their first touch.
 
-    A client of an unchecked page waits for the check; all others continue. The next pages are checked ahead.
-    Runs in the event loop's thread; `page_sums.py` has the checks.
+    A client of an unchecked page waits for the check; all others continue. Runs in the event loop's thread;
+    `page_sums.py` has the checks.
     """
 
     def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
         self._sums = sums
         self._loop = loop
         self._threads = ThreadPoolExecutor(CHECK_THREADS, "page-check")
+        self._fetch_threads = ThreadPoolExecutor(FETCH_THREADS, "page-fetch")
         self._waiting: dict[int, list[WhenDone]] = {}
 
     def check(self, page_number: int, when_done: WhenDone) -> None:
@@ -178,7 +183,8 @@ class FirstTouch:
         waiting = self._waiting.get(page_number)
         if waiting is None:
             waiting = self._waiting[page_number] = []
-            self._threads.submit(self._check, page_number)
+            is_remote = self._sums.state(page_number) is PageState.REMOTE
+            (self._fetch_threads if is_remote else self._threads).submit(self._check, page_number)
         return waiting
 
     def _check(self, page_number: int) -> None:
@@ -201,7 +207,8 @@ class FirstTouch:
     async def close(self) -> None:
         """Forget all waiting clients; return when no thread reads the stream any more."""
         self._waiting.clear()
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        for threads in (self._threads, self._fetch_threads):
+            await asyncio.to_thread(threads.shutdown, cancel_futures=True)
 
 
 @dataclass(slots=True)
@@ -219,12 +226,11 @@ class ServerContext:
     waiting: set[Connection] = field(default_factory=set)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
-    """Number of clients that wait for room in their socket, or for their next slot."""
+    """Clients that wait for room in their socket, or for their next slot."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
     """The length to which the stream was truncated; clients past it must be reset."""
     first_touch: FirstTouch = field(init=False)
-    """Checks pages at their first touch."""
     _has_shaken_hands: bool = False
 
     def __post_init__(self) -> None:
@@ -261,7 +267,7 @@ class Connection:
 
     Args:
         sock: connected and non-blocking.
-        peer: the client's address and port, for the log.
+        peer: address and port, for the log.
         party: its network address, by which log lines are counted (`extra={"caused_by": …}`).
     """
 
@@ -298,7 +304,6 @@ class Connection:
         self._socket = sock
         self._secure: SecureSocket | None = None
         self._is_securing = context.tls is not None
-        """Whether the client's handshake is to be done."""
         self.peer = peer
         self._caused = {"caused_by": party}
         streamer = context.streamer
@@ -338,11 +343,7 @@ class Connection:
             self._guarded(self._send_tail, tail)
 
     def sweep(self, now: float) -> None:
-        """Close when a timeout has passed.
-
-        Args:
-            now: the event loop's time in seconds.
-        """
+        """Close when a timeout has passed; `now` is the event loop's time in seconds."""
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
@@ -414,8 +415,8 @@ class Connection:
             action(*args)
         except PageUnchecked as unchecked:
             self._await_check(unchecked.page_number)
-        except PageDamaged as error:
-            _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
+        except PageNotServed as error:
+            _logger.info("client %s: ended before a page that is not served: %s", self.peer, error)
             self._queue.clear()
             self._closing = True
             self._guarded(self._pump)  # everything before it goes out whole
@@ -440,14 +441,26 @@ class Connection:
     def _await_check(self, page_number: int) -> None:
         self._context.waiting.discard(self)
         self._watch(want_read=False, want_write=False)
+        self.active_at = math.inf  # it waits for us
         self._context.first_touch.check(page_number, self._on_checked)
 
     def _on_checked(self, failure: Exception | None) -> None:
+        self.active_at = self._context.loop.time()
         if failure is None:
             self._guarded(self._pump)
+        elif isinstance(failure, PageNotLocal):
+            self._guarded(self._pump_without, failure)
         elif self._socket.fileno() >= 0:
             _logger.error("client %s: closed: a page cannot be checked: %s", self.peer, failure)
             self.close()
+
+    def _pump_without(self, missing: PageNotLocal) -> None:
+        """Send what there is before a page that the archive does not give."""
+        this_thread.not_local = missing
+        try:
+            self._pump()
+        finally:
+            this_thread.not_local = None
 
     def _on_readable(self) -> None:
         if self._is_securing:
@@ -589,7 +602,7 @@ class Connection:
             self._position = boundary
 
     def _check_place(self) -> None:
-        """Raise StreamChanged if a change removed the client's place in the stream."""
+        """Raise StreamChanged if a change removed the client's place."""
         context, position = self._context, self._position
         self._sender.check(position)
         # The sender does not see a truncation while live bytes are sent.
@@ -823,7 +836,6 @@ class Connection:
         return count
 
     def _watch(self, want_read: bool, want_write: bool) -> None:
-        """Tell the event loop what to wait for: commands, room to send."""
         loop, fd = self._context.loop, self._socket.fileno()
         if want_read and not self._reading:
             loop.add_reader(fd, self._on_readable)

@@ -1,8 +1,7 @@
 """File descriptors: how many this process may have, and which of them clients may take.
 
-Every client takes one. Near the limit of the process (`ulimit -n`, often 1,024), clients could leave none for
-LevelDB, publishers or logs. A new descriptor has the lowest free number, so a high number means that few are
-left.
+Near the limit of the process (`ulimit -n`, often 1,024), clients could leave none for LevelDB, publishers or
+logs. A new descriptor has the lowest free number, so a high number means that few are left.
 
 Source: datastream/README.md, "Limits".
 """

@@ -29,7 +29,6 @@ async def finish(work: Callable[[], T], abandon: Callable[[], object] = lambda: 
     """Do work in a thread, and wait for its end even when cancelled, however often.
 
     Args:
-        work: the call.
         abandon: called when cancelled; asks the work to end soon.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))

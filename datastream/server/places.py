@@ -23,11 +23,7 @@ Client = TypeVar("Client", bound=Hashable)
 
 
 class Places(Generic[Client]):
-    """The clients of a server, counted by address.
-
-    Args:
-        spares: which clients of one address stay.
-    """
+    """The clients of a server, counted by address."""
 
     def __init__(self, count_max: int, spares: Literal["old", "new"]) -> None:
         self._count_max = count_max

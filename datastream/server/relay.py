@@ -1,23 +1,17 @@
 """A relay: follows a master, stores its stream in a file of its own, and serves that to its own clients.
 
-    relay = Relay([("10.0.0.1", 6900)], "datarelay.bin", "0.0.0.0", 7900)
-    await relay.run()              # until it is cancelled, or the master turns out to have another stream
-
 Invariants
   - The relay's entries are the master's, with the same numbers, in the same order. So its data pages equal
     the master's byte by byte, as far as it has come. So do version, system id and stream type.
-  - Each connection first compares the last entries that both have. It refuses a master with another stream,
-    and changes nothing.
+  - A master with another stream is refused, and nothing changes.
   - Killed at any moment, it continues after its last committed entry.
 
-The TCP stream does not mark atomic operations. The relay commits the arrived whole entries as one operation,
-flushed before its clients see it. So a Header, Entry or Bookmark command to a relay may see part of a
-master's operation; a streaming client sees no difference.
+The TCP stream does not mark atomic operations, and the relay commits the arrived whole entries as one. So a
+Header, Entry or Bookmark command to a relay may see part of a master's operation; a streaming client sees no
+difference.
 
 Of the master's later updates the relay notices only those of the last entries. A truncated master is behind
 until it has grown again, and refused if it then has other entries.
-
-A thin shell around `follower.py`, `streamer.py` and `server.py`.
 
 Source: zkevm-data-streamer README, "STREAM RELAY"; datastream/README.md, "Following, and the relay".
 """
@@ -29,6 +23,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sluice.datastream.client.blocking_client import TlsContext
@@ -78,6 +73,7 @@ class Relay:
         host, port: where it serves its clients; port 0 takes a free one, see `address`.
         follow_limits, server_limits, on_command_error, tls: as in `StreamFollower` and `StreamServer`.
         master_tls, master_tls_server_name: `tls` and `tls_server_name` of the `StreamFollower`.
+        beside: what runs while the stream is open.
         sleep: pauses in seconds (tests).
     """
 
@@ -95,8 +91,10 @@ class Relay:
         tls: TlsContext | None = None,
         master_tls: TlsContext | None = None,
         master_tls_server_name: str | None = None,
+        beside: Callable[[DataStreamer], AbstractContextManager[None]] = lambda streamer: nullcontext(),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._beside = beside
         self._masters = masters
         self._path = Path(path)
         self._listen_at = (host, port)
@@ -141,9 +139,10 @@ class Relay:
                 follower = self._follow(None)
                 header = await follower.reach()
                 streamer = await self._open(header)
-            await self._serve(streamer)
-            while True:
-                await self._keep(streamer, follower, await follower.receive())
+            with self._beside(streamer):
+                await self._serve(streamer)
+                while True:
+                    await self._keep(streamer, follower, await follower.receive())
         finally:
             if self._healing is not None:
                 self._healing.cancel()

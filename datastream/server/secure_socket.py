@@ -188,11 +188,7 @@ class SecureSocket:
         return taken
 
     def flush(self) -> None:
-        """Send what is unsent.
-
-        Raises:
-            BlockingIOError: some of it still is.
-        """
+        """Send what is unsent, or raise BlockingIOError."""
         while self._unsent:
             count = self._socket.send(self._unsent)
             self._unsent = self._unsent[count:]

@@ -54,7 +54,7 @@ class StreamServer:
     """Serves a stream to any number of TCP clients.
 
     Args:
-        streamer: an open stream; it stays open when the server closes.
+        streamer: stays open when the server closes.
         host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
         on_command_error: what a command in the wrong state does to the connection.
@@ -94,8 +94,7 @@ class StreamServer:
     async def start(self) -> None:
         """Listen and serve.
 
-        Raises:
-            AddressUnavailable: the address is taken, unknown or not allowed.
+        Raises AddressUnavailable.
         """
         loop = asyncio.get_running_loop()
         self._listeners = await self._listen(loop)

@@ -1,7 +1,6 @@
 """A block: its number and its serialized items, as received.
 
-Pure. On the wire and in block files, `Block` is `repeated bytes items = 1`. A message that would not
-serialize to the same bytes again is refused.
+Pure.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -21,14 +20,14 @@ __all__ = ["Block"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block. Only its header was read; `BlockHasher` and the proofs verify the block."""
+    """A block. Only its header was read; `BlockHasher` and the proofs verify the block."""
 
     number: int
     items: tuple[bytes, ...]  # serialized `BlockItem`s, in order, the header first
 
     @classmethod
     def from_items(cls, items: Iterable[bytes]) -> Self:
-        """Return the block of these items. Raises BlockRefused if the first is not a header."""
+        """Return the block of these items. Raises BlockRefused if the first is no header."""
         all_items = tuple(items)
         if not all_items:
             raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")
@@ -42,7 +41,7 @@ class Block:
         """Parse a serialized `Block` message.
 
         Raises:
-            BlockRefused: it does not parse, holds more than items, or does not begin with a header.
+            BlockRefused: also if the message would not serialize to the same bytes again.
         """
         size = len(serialized)
         try:

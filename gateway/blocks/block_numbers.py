@@ -1,7 +1,7 @@
 """Block numbers on the wire, where 2^64 - 1 means "none" or "any".
 
-Pure. Java peers hold a number in a signed 64-bit integer: their -1 is 2^64 - 1. They may also send
-Long.MIN_VALUE, 2^63, for "none". No chain has a block above 2^63 - 1.
+Pure. Java peers hold a number in a signed 64-bit integer. They may also send Long.MIN_VALUE, 2^63, for
+"none". No chain has a block above 2^63 - 1.
 Source: docs/protocol.md, "No block".
 """
 
@@ -12,11 +12,10 @@ from typing import Final
 __all__ = ["BLOCK_NUMBER_MAX", "U64_MAX", "from_wire", "to_wire"]
 
 U64_MAX: Final = (1 << 64) - 1
-"""As a block: none, or any. As a subscription's start: the first available block, or, with the same end, new
-blocks only. As its end: no end."""
+"""None, or any block. As a subscription's start: the first available block, or, with the same end, new blocks
+only. As its end: no end."""
 
 BLOCK_NUMBER_MAX: Final = (1 << 63) - 1
-"""The highest block number."""
 
 
 def to_wire(number: int | None) -> int:

@@ -1,20 +1,7 @@
 """The chain of blocks on this node: it knows the links that the next block's footer must hold.
 
-Pure. Block N's footer names the root of block N-1 and the root of the streaming tree over the roots of blocks
-0 to N-1. For block 0 both are the hash of the empty tree.
-
-    chain begins at     previous_block_root_hash        root_hash_of_all_block_hashes_tree
-    block 0             checked for every block         checked for every block
-    block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
-                        later: checked                  cannot be continued from its root alone
-
-A root may have one of two layouts. It is the first of these that exists, so nodes with the same blocks have
-the same roots:
-
-    the root that its proofs sign
-    the root that the next block links to
-    the root in the layout of the block before it, if both headers have the same HAPI version
-    the root in the layout that the header's version suggests
+Pure. A chain that begins above block 0 believes the first footer, and checks only its field 1 later. Nodes
+with the same blocks have the same roots, since each decides by the same order which layout a root has.
 
 Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 """
@@ -37,7 +24,7 @@ _LATER_STATE_KEY: Final = "tree_stack_before"
 class LastLayout(NamedTuple):
     """The layout of the last block's root, and its root in the other layout."""
 
-    hapi_minor: int  # minor number of its header's HAPI version
+    hapi_minor: int  # of its header
     root_layout: Literal[8, 16]
     other_root_hash: bytes | None
     """None: a proof or a setting has decided the layout, or there is no other root."""
@@ -71,7 +58,7 @@ class Chain:
 
     @property
     def anchor_note(self) -> str | None:
-        """The checks that a chain which begins after block 0 omits, in words; None: it omits none."""
+        """What a chain that begins after block 0 does not check, in words; else None."""
         if self._tree is not None:
             return None
         return (
@@ -108,7 +95,7 @@ class Chain:
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
         """Return the chain that a block continues, or this chain and a refusal.
 
-        If the block links to the last block's root in the other layout, the result is a copy with that root.
+        A block may link to the last root in the other layout: then the result is a copy with that root.
         """
         refusal = self.check_links(summary)
         if refusal is not None:
@@ -151,11 +138,7 @@ class Chain:
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Add the next block, once it is committed; `learn` may tell the layout of its root later.
-
-        Raises:
-            ChainMisuse: the block is not the next; nothing changed.
-        """
+        """Add the next block, once it is committed; `learn` may tell the layout of its root later."""
         if number != self.next_number:
             raise ChainMisuse(number, self.next_number)
         assert len(root_hash) == HASH_SIZE
@@ -188,7 +171,7 @@ class Chain:
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the chain that `state()` described. Raises ChainStateError if it described none."""
+        """Return the chain that `state` described, or raise ChainStateError."""
         if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
             expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
             raise ChainStateError("chain state", f"keys {sorted(state)}", expected)

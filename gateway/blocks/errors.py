@@ -42,7 +42,7 @@ class LedgerKeyError(GatewayError):
 
 
 class ItemError(InvalidInput):
-    """The bytes of an item, or of a message in it, are malformed."""
+    """The bytes of an item are malformed."""
 
 
 class ProofDataError(InvalidInput):
@@ -68,7 +68,7 @@ class StoredDataError(GatewayError):
 
 
 class LayoutError(StoredDataError):
-    """Stream entries do not have a block's layout (docs/spec/block-layout.md)."""
+    """Stream entries do not have a block's layout."""
 
 
 class ChainStateError(StoredDataError):

@@ -1,18 +1,8 @@
 """Block items as bytes: their kinds, the fields of their messages, and the few that are parsed.
 
-Pure. An item is one serialized `BlockItem`: a single length-delimited field.
-
-    0a 2b <43 bytes>      tag 0x0a = field 1 (block header) << 3 | wire type 2, length 43
-    22 f0 01 <240 bytes>  field 4 (signed transaction), length 240 in two bytes
-    ba 01 00              field 23, which needs a tag of two bytes, empty
-
-Nodes hash and store items as received, so two encodings of one item would make two blocks. Tag and length
-must therefore have their shortest form. For the same reason some items are read strictly:
-
-    header   fields 1 and 4 are needed; later fields may follow, since the header's bytes are hashed
-    footer   two or three hashes of 48 bytes and nothing else, since only the hashes are hashed
-    proof    for the header's number, and in canonical encoding if its kind is known
-    stream entry   in canonical encoding: the entry decides the item's bytes
+Pure. Nodes hash and store items as received, so two encodings of one item would make two blocks: tag and
+length must have their shortest form. Footers, proofs of known kinds and stream entries are read strictly; a
+header may have later fields, since its bytes are hashed.
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 2; docs/spec/proofs.md section 5.3.
 """
 
@@ -81,7 +71,7 @@ class ItemKind(IntEnum):
     BLOCK_FOOTER = 12
     REDACTED_ITEM = 19
     STREAM_ENTRY = 1008
-    """Sluice's own: an entry of a network's data stream."""
+    """An entry of a network's data stream; the kind is Sluice's own."""
 
 
 class WireType(IntEnum):
@@ -99,10 +89,10 @@ class ItemField(NamedTuple):
     number: int
     wire_type: WireType
     value: int | bytes
-    """An integer for VARINT, else the bytes, without their length."""
+    """An integer for VARINT, else the bytes."""
 
 
-# Plain numbers for the loops below: enum members are slower.
+# Enum members are slower.
 _VARINT, _FIXED64, _LEN, _FIXED32 = (
     wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
 )
@@ -113,7 +103,7 @@ _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN e
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
-assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)  # as in kinds_of
+assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)
 _STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)
 _STREAM_ENTRY_TAG: Final = b"\x82\x3f"
 _ENTRY_TYPE_TAG: Final = b"\x08"
@@ -124,11 +114,11 @@ _ENTRY_TYPE_MAX: Final = (1 << 32) - 1
 def kind_of(item: bytes) -> int:
     """Return the field number of an item, an `ItemKind` or a later version's number.
 
-    This is the hottest function of the gateway. An item's size implies its length field, so the usual item
-    costs two comparisons and one lookup.
+    This is the gateway's hottest function. An item's size implies its length field, so the usual item costs
+    two comparisons and one lookup.
 
     Raises:
-        ItemError: the item is not exactly one length-delimited field, with the shortest tag and length.
+        ItemError: it is not one length-delimited field, with the shortest tag and length.
     """
     size = len(item)
     if size <= _SIZE_MAX_LENGTH_1:
@@ -145,14 +135,14 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     """Return `kind_of` each item, without the calls.
 
     Raises:
-        ItemError: naming the first bad item, counted from `first_index`.
+        ItemError: it names the first bad item, counted from `first_index`.
     """
     kinds: list[int] = []
     append = kinds.append
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if size <= 129:  # a length of one byte; looking up names would cost more than comparing
+        if size <= 129:  # a length of one byte; looking up names would cost more
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue
@@ -171,7 +161,7 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
-    if item[:2] == _STREAM_ENTRY_TAG:  # blocks of a network's stream have hardly any other items
+    if item[:2] == _STREAM_ENTRY_TAG:  # blocks of a network's stream have hardly any others
         size = len(item)
         if size <= _SIZE_MAX_LENGTH_1 + 1:
             if size > 2 and item[2] == size - 3:
@@ -211,7 +201,7 @@ def payload_of(item: bytes) -> bytes:
 
 
 def header_of(item: bytes) -> block_pb2.BlockHeader:
-    """Parse a block header. Raises ItemError if the item is no header or does not parse."""
+    """Parse a block header. Raises ItemError."""
     return _message_of(item, ItemKind.BLOCK_HEADER, block_pb2.BlockHeader)
 
 
@@ -229,8 +219,8 @@ def block_number_of(header_item: bytes) -> int:
     """Return the block number in a header item; an absent number is 0.
 
     Raises:
-        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field.
-            Overlong headers, which may have millions of fields, are not searched for that.
+        ItemError: also if field 3 is no varint, which a parser takes for an unknown field. Long headers,
+            which may have millions of fields, are not searched for that.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
@@ -253,8 +243,7 @@ def stream_entry_of(item: bytes) -> tuple[int, bytes]:
     """Return type and data of the entry in a stream entry item.
 
     Raises:
-        ItemError: it is no such item, not the one that `stream_entry_item` makes of its entry, or no stream
-            can have the entry.
+        ItemError: also if the item has another encoding, or no stream can have its entry.
     """
     entry = _message_of(item, ItemKind.STREAM_ENTRY, block_pb2.StreamEntry)
     entry_type, data = entry.entry_type, entry.data
@@ -310,23 +299,23 @@ class Header(NamedTuple):
     item: bytes
     number: int
     timestamp: bytes
-    """The serialized Timestamp, in canonical encoding."""
+    """Serialized, in canonical encoding."""
     timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
-    hapi_minor: int  # minor number of `hapi_proto_version`
+    hapi_minor: int
 
 
 class Footer(NamedTuple):
     """A checked block footer."""
 
     item: bytes
-    previous_root_hash: bytes  # 48 bytes
-    all_blocks_root_hash: bytes  # 48 bytes
+    previous_root_hash: bytes
+    all_blocks_root_hash: bytes
     state_root_hash: bytes  # 48 bytes, or none
 
 
 def read_header(item: bytes, kind: int) -> Header:
-    """Check and parse the first item of a block. Raises BlockRefused if it is no valid header."""
+    """Check and parse the first item of a block, or raise BlockRefused."""
     if kind != ItemKind.BLOCK_HEADER:
         raise refused(RefusalKind.MISSING_ITEM, "first item", item_name(kind), "a block header")
     if len(item) > HEADER_SIZE_MAX:
@@ -357,7 +346,7 @@ def read_header(item: bytes, kind: int) -> Header:
 
 
 def read_footer(item: bytes) -> Footer:
-    """Check and parse a footer. Raises BlockRefused if it is invalid."""
+    """Check and parse a footer, or raise BlockRefused."""
     try:
         footer = _FOOTER.fullmatch(payload_of(item))
         if footer is None:
@@ -368,7 +357,6 @@ def read_footer(item: bytes) -> Footer:
 
 
 def _refused_footer(item: bytes) -> BlockRefused:
-    """Return why a footer does not match `_FOOTER`, or raise it."""
     number_before, numbers = 0, set()
     for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
         what = _field_name("block footer", number, _FOOTER_FIELDS)
@@ -388,7 +376,7 @@ def _refused_footer(item: bytes) -> BlockRefused:
 
 
 def check_proof(item: bytes, block_number: int) -> None:
-    """Check that a proof parses and names its block; do not verify it.
+    """Check a proof without verifying it.
 
     Raises:
         BlockRefused: it does not parse, is for another block, or has a known kind in another encoding.
@@ -456,11 +444,7 @@ def _field_name(what: str, number: int, known: Mapping[int, tuple[str, WireType]
 
 
 def fields_of(message: bytes) -> Iterator[ItemField]:
-    """Yield a message's fields as they are encoded, which a parser hides.
-
-    Raises:
-        ItemError: the next bytes are no field, or a varint has not its shortest form.
-    """
+    """Yield a message's fields as they are encoded, which a parser hides."""
     offset, size = 0, len(message)
     while offset < size:
         at = offset
@@ -511,7 +495,6 @@ def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tup
 
 
 def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
-    """Return (value, offset after it)."""
     if offset < len(data) and data[offset] < 0x80:
         return data[offset], offset + 1
     value = 0
@@ -534,5 +517,5 @@ def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> 
 
 
 def _named(what: str, at: int | None) -> str:
-    """Name a part of a field for an error; costs time."""
+    """Name a part of a field for an error; this costs time."""
     return what if at is None else f"{what} of field at byte {at}"

@@ -1,15 +1,6 @@
 """SHA-384 hashes with their domain prefixes, and the streaming tree over them.
 
-Pure. A streaming tree keeps only the roots of its perfect subtrees, one for each 1 bit of the leaf count:
-
-    leaves 0..6 (count 7 = 0b111)          root = node(a, node(b, g))
-
-                 a            b     g      stack [a, b, g]: a over leaves 0-3, b over 4-5, g is leaf 6
-             ┌───┴───┐      ┌─┴─┐   │      the root folds the stack from its newest to its oldest
-           ┌─┴─┐   ┌─┴─┐    4   5   6
-           0   1   2   3
-
-The root of no leaves is `EMPTY_HASH`; the root of one leaf is that leaf.
+Pure. A streaming tree keeps only the roots of its perfect subtrees, one for each 1 bit of the leaf count.
 Source: docs/spec/block-hash.md section 1.
 """
 
@@ -32,11 +23,10 @@ __all__ = [
 
 HASH_SIZE: Final = 48
 
-_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # docs/spec/block-hash.md section 1
+_LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"
 
 
 def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
-    """Return Python's own SHA-384, or OpenSSL's if Python has none."""
     for module_name in ("_sha512", "_sha2"):  # CPython 3.11; 3.12 and later
         with suppress(ImportError):
             own: Callable[[bytes], hashlib._Hash] = import_module(module_name).sha384
@@ -44,16 +34,14 @@ def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
     return hashlib.sha384
 
 
-# If prefix and data fit a single block of SHA-384 (128 bytes, 17 of them padding), as in every inner node,
-# Python's own code beats OpenSSL's set-up (CPython 3.11). For longer data, copying an OpenSSL context that
-# has taken the prefix is cheaper than joining prefix and data.
+# For a single block of SHA-384 (128 bytes, 17 of them padding), Python's own code beats OpenSSL's set-up. For
+# longer data, copying an OpenSSL context is cheaper than joining prefix and data.
 _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
 assert _SHORT_DATA_SIZE_MAX == 110  # as in hand_out_leaf_hashes
 
 EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
-"""The root of a tree without leaves."""
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -95,13 +83,13 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
 
 
 class StreamingTree:
-    """A Merkle tree over a stream of leaves, which are hashes; it holds one hash per level."""
+    """A Merkle tree over a stream of leaves, which are hashes."""
 
     __slots__ = ("_peaks", "leaf_count")
 
     def __init__(self) -> None:
         self.leaf_count = 0
-        # By height: the root of a perfect subtree of 2^height leaves, if the count has a 1 bit there.
+        # By height: the root of a perfect subtree, if the count has a 1 bit there.
         self._peaks: list[bytes | None] = []
 
     def push(self, leaf: bytes) -> None:
@@ -160,7 +148,7 @@ class StreamingTree:
 
     @classmethod
     def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
-        """Return the tree that `state()` described. Raises ValueError if it described none."""
+        """Return the tree that `state` described, or raise ValueError."""
         if leaf_count < 0 or len(stack) != leaf_count.bit_count() or any(len(h) != HASH_SIZE for h in stack):
             raise ValueError(
                 f"tree state: got {len(stack)} hashes of {sorted({len(h) for h in stack})} bytes for "

@@ -1,19 +1,7 @@
 """The native layout of a block: its stream entry items are the entries of a network's stream. Pure.
 
-A block lies in two stream files. The network's stream has the network's entries, bookmarks included, and
-nothing else, so its clients read what they know. The block stream beside it has the rest, one atomic
-operation a block:
-
-    order  entry type                   data
-    first  0xb0 bookmark                as in layout 2
-    then   field number of the item     an item that is no stream entry
-           0xb2 entries                 u64 number of the first, u64 count: entries of the network's stream
-    last   0xb1 block end               N as u64, the block root hash, u64 entries in the network's stream now
-
-Invariants
-  - The items of a block are those of the block stream, in order, with each mark replaced by the stream entry
-    items of its entries.
-  - The entries of a block begin where those of the block before end.
+The network's stream has these entries alone, so its clients read what they know. The block stream beside it
+has the rest, one atomic operation a block. The entries of a block begin where those of the block before end.
 Source: docs/spec/block-layout.md section 5.
 """
 
@@ -41,7 +29,7 @@ _SO_FAR: Final = struct.Struct(">Q")
 _STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)
 
 NetworkEntry = tuple[int, bytes]
-"""Type and data of an entry of the network's stream."""
+"""Entry type and data."""
 
 
 def is_bookmark(entry_type: int, data: bytes) -> bool:
@@ -64,17 +52,11 @@ def encode_native(
     first_entry: int,
     kinds: Sequence[int] | None = None,
 ) -> NativeBlock:
-    """Return the entries of a block.
+    """Return the entries of a block; errors as `encode_runs`.
 
     Args:
-        block_number: of the block.
-        items: in block order.
-        root_hash: the block's root.
         first_entry: the number of its first entry in the network's stream.
         kinds: `kinds_of(items)`, if known.
-
-    Raises:
-        ItemError, LayoutError: as `encode_runs`.
     """
     network: list[NetworkEntry] = []
     kept: list[bytes] = []
@@ -108,7 +90,7 @@ def _chunks(entries: Iterable[NetworkEntry]) -> Iterator[list[NetworkEntry]]:
 
 
 def entries_so_far(block_end: bytes) -> int:
-    """Return the entries that the network's stream has behind a block, from the data of the block's end."""
+    """Return how many entries the network's stream has behind a block, from the data of its end."""
     if len(block_end) != BLOCK_END_SIZE + _SO_FAR.size:
         raise LayoutError("block end", f"{len(block_end)} bytes", f"{BLOCK_END_SIZE + _SO_FAR.size}")
     (count,) = _SO_FAR.unpack_from(block_end, BLOCK_END_SIZE)
@@ -121,12 +103,10 @@ def whole_blocks(
     """Yield the entries of a block stream as they are in layout 2, with the numbers that they have there.
 
     Args:
-        entries: of the block stream.
         read: returns the network's entries from one number to before another.
 
     Raises:
         LayoutError: a mark or a block end has another size.
-        What `entries` and `read` raise.
     """
     for entry in entries:
         if entry.type == ENTRIES_TYPE:

@@ -1,7 +1,6 @@
 """The reason to refuse a block, as a value.
 
-Pure. Verification accepts a block or returns one `Refusal`. The caller adds the block's number and its
-publisher.
+Pure. The caller adds the block's number and its publisher.
 Source: docs/spec/block-hash.md sections 2.1 and 4; docs/spec/proofs.md sections 2, 4 and 5.
 """
 
@@ -13,7 +12,7 @@ __all__ = ["FAULTS", "Fault", "Refusal", "RefusalKind"]
 
 
 class Fault(Enum):
-    """The party that has to change something before the block can be accepted."""
+    """Who has to change something before the block can be accepted."""
 
     SENDER = "whoever made or delivered the block: it was checked, and is wrong"
     NODE = "this node: it lacks what the proof is checked with"
@@ -21,7 +20,7 @@ class Fault(Enum):
 
 
 class RefusalKind(StrEnum):
-    """The class of a refusal; its value appears in logs and metrics labels."""
+    """The class of a refusal. Its value appears in logs and metrics labels."""
 
     BAD_PROOF = "bad proof"
     """A proof of a known kind does not hold."""
@@ -32,9 +31,9 @@ class RefusalKind(StrEnum):
     MISSING_ITEM = "missing item"
     """The block lacks its header, footer or proof."""
     MISSING_FIELD = "missing field"
-    """A header, footer or proof lacks a needed field."""
+    """A header, footer or proof lacks a field."""
     MISSING_VERIFICATION_DATA = "missing verification data"
-    """The node knows the kind of the proof, but lacks its key or data."""
+    """The node lacks the key or data for a proof of a known kind."""
     UNSUPPORTED = "unsupported"
     """The node cannot process an item or a proof."""
     NOT_CHECKED = "not checked"
@@ -63,7 +62,7 @@ class Refusal:
 
     kind: RefusalKind
     what: str
-    """The wrong object, e.g. `footer field 1 (previous_block_root_hash)`."""
+    """What is wrong, e.g. `footer field 1 (previous_block_root_hash)`."""
     got: str  # short enough for a log line
     expected: str
 

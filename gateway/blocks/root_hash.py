@@ -1,28 +1,8 @@
 """The root hash of a block, computed while its items come in.
 
-Pure. Each item's leaf goes into a subtree as it arrives, so only the top is left to hash at the block's end:
-
-    layout 16 (HAPI 0.78)                              layout 8 (HAPI 0.73 to 0.77)
-
-    root = node( leaf(timestamp), M )               root = node( leaf(timestamp), unary(M8) )
-    M    = T( previous, all blocks, state,             M8   = T( previous, all blocks, state,
-              T(consensus headers), T(inputs),                   T(consensus headers), T(inputs),
-              T(outputs), T(state changes),                      T(outputs), T(state changes),
-              T(trace data), T(E0) … T(E7) )                     T(trace data) )
-
-    subtree             items by field number          from 20 on: number modulo 20
-    consensus headers   2 event, 3 round header        3
-    inputs              4 signed transaction           4
-    outputs             1 header, 5 result, 6 output,  5
-                        10 record file
-    state changes       7                              6
-    trace data          11                             7
-    extension 0 … 7                                    8 … 15: 1008, stream entry, is in 0
-    none                9 proof, 12 footer             0, 19
-    refused             8, 13 … 19                     1, 2, 16, 17, 18
+Pure. Each item's leaf goes into a subtree as it arrives, so only the top is left to hash at the block's end.
 
 Invariants
-  - A block is one header, other items, one footer, and at least one proof, each proof once.
   - A call of `add` that raises leaves the hasher unchanged.
   - The root depends on the items alone, not on how calls of `add` divide them.
   - Different threads may call, one after the other.
@@ -79,7 +59,6 @@ RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`; `auto` goes by the version in the header."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version with layout 16."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -106,19 +85,19 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
     **{8 + number: EXTENSION_0 + number for number in range(8)},
     19: NOT_HASHED,
 }
-# Module names are faster than members of a class.
+# Members of a class are slower.
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
 _RECORD_FILE: Final = ItemKind.RECORD_FILE
 _STREAM_ENTRY: Final = ItemKind.STREAM_ENTRY
-# Kinds that may occur any number of times between header and footer need no other check.
+# Between header and footer, these need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
-# For fewer items, pushing leaves one by one is faster than gathering them by subtree.
+# For fewer items, pushing leaves one by one is faster.
 _FEW_ITEMS: Final = 16
 # The right half of layout 16 in every block so far.
 _NO_EXTENSIONS: Final = [EMPTY_HASH] * 8
 _EMPTY_EXTENSION_HALF: Final = tree_root(_NO_EXTENSIONS)
-# An absent state root in layout 8; layout 16 takes EMPTY_HASH.
+# An absent state root in layout 8.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
 
@@ -136,13 +115,13 @@ class BlockSummary(NamedTuple):
     timestamp_seconds: int  # consensus time, seconds since 1970
     timestamp: bytes
     """The serialized Timestamp of the header."""
-    hapi_minor: int  # minor number of the header's `hapi_proto_version`
+    hapi_minor: int
     root_layout: Literal[8, 16]  # of `root_hash`
-    root_hash: bytes  # 48 bytes
+    root_hash: bytes
     root_hash_other_layout: bytes | None
-    """48 bytes, if the block may have the other layout."""
-    previous_root_hash: bytes  # footer field 1, 48 bytes
-    all_blocks_root_hash: bytes  # footer field 2, 48 bytes
+    """None if the block cannot have the other layout."""
+    previous_root_hash: bytes  # footer field 1
+    all_blocks_root_hash: bytes  # footer field 2
     proofs: tuple[bytes, ...]  # items, in order; at least one
     record_file: bytes | None  # an item, which the proof of such a block signs
     header: bytes
@@ -162,7 +141,7 @@ class BlockSummary(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Items, and the subtrees that their leaves belong to."""
+    """Items, and the subtrees of their leaves."""
 
     subtree_of_kind: Mapping[int, int]  # by field number; NOT_HASHED: none
     items: Sequence[bytes]
@@ -184,8 +163,8 @@ class ItemLook(NamedTuple):
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    The caller passes every item to `add` once, in order, and then calls `finish` once. If the items are
-    hashed elsewhere, it calls `look` and `take` instead of `add`.
+    The caller passes every item to `add` once, in order, then calls `finish`. If the items are hashed
+    elsewhere, it calls `look` and `take`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -226,10 +205,8 @@ class BlockHasher:
     ) -> ItemLook | None:
         """Check the next items and change nothing; return None if there are none.
 
-        `kinds` and `size_bytes` of the items are computed unless the caller passes them.
-
-        Raises:
-            BlockRefused: an item is malformed, unsupported or in the wrong place.
+        `kinds` and `size_bytes` are computed unless passed. Raises BlockRefused for an item that is
+        malformed, unsupported or in the wrong place.
         """
         if kinds is None:
             try:
@@ -255,7 +232,6 @@ class BlockHasher:
         body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
         if not _BODY_KINDS.issuperset(body_kinds):
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
-        # The body includes the header.
         item_count = len(items)
         if size_bytes is None:
             size_bytes = sum(map(len, items))
@@ -319,7 +295,6 @@ class BlockHasher:
         )
 
     def _roots(self, header: Header, footer: Footer) -> tuple[Literal[8, 16], bytes, bytes | None]:
-        """Return (layout, root in it, root in the other one)."""
         links = (footer.previous_root_hash, footer.all_blocks_root_hash)
         roots = self.subtree_roots()
         subtrees, extensions = roots[:EXTENSION_0], roots[EXTENSION_0:]
@@ -338,9 +313,9 @@ class BlockHasher:
         if self._root_layout == 16:
             return 16, root_16, None
         if self._root_layout == 8:
-            assert not has_extension  # `_look_at_body` refuses them
+            assert not has_extension
             return 8, root_8, None
-        if has_extension:  # only layout 16 has them
+        if has_extension:
             return 16, root_16, None
         if (header.hapi_major, header.hapi_minor) >= (0, HAPI_MINOR_LAYOUT_16):
             return 16, root_16, root_8
@@ -349,7 +324,6 @@ class BlockHasher:
     def _with_proofs(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
     ) -> tuple[bytes, ...]:
-        """Return the proofs so far and those in `items[start:]`."""
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
@@ -374,7 +348,7 @@ class BlockHasher:
     def _check_stream_entries(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
     ) -> None:
-        """Refuse what cannot be an entry of a stream, in nodes of any layout alike."""
+        """Refuse, in nodes of any layout, what no stream can have."""
         for index in range(start, end):
             if kinds[index] == _STREAM_ENTRY:
                 try:
@@ -420,7 +394,7 @@ class BlockHasher:
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append the leaf of each item to the tree of its subtree."""
+    """Append each item's leaf to its tree."""
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):

@@ -1,24 +1,8 @@
 """The layout of a block in the stream: its entries, and the way back from entries to a block.
 
-Pure. One block is one atomic operation:
-
-    order  entry type                   data
-    first  0xb0 bookmark                protobuf BookMark {type = 1: 2 (L2 block), value = 2: N}
-    then   field number of the item     the serialized item, unchanged
-    last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
-
-That is layout 2. In layout 1, which earlier versions wrote, a second bookmark follows the first: 0x00, then N
-as u64 big-endian. All blocks of a stream have the same layout.
-
-An entry cannot cross a data page. A longer item is cut into pieces of DATA_SIZE_MAX bytes and a last one:
-
-    0x80000000 | field number           each piece but the last
-    field number                        the last piece, 1 to DATA_SIZE_MAX bytes
-
-Invariants
-  - The decoder refuses every other sequence, and another layout than that of the first block.
-  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused, here and by the root hash
-    (176 and 177 modulo 20 are 16 and 17).
+Pure. One block is one atomic operation. The decoder refuses every other sequence, and another layout than
+that of the first block. No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused, here
+and by the root hash (176 and 177 modulo 20 are 16 and 17).
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 
@@ -58,7 +42,6 @@ __all__ = [
 ]
 
 BLOCK_END_TYPE: Final = 0xB1
-"""Entry type of the mark that ends a block."""
 NEWEST_LAYOUT: Final = 2
 """The layout of new streams that hold blocks."""
 NATIVE_LAYOUT: Final = 3
@@ -69,15 +52,15 @@ BOOKMARKS_MAX: Final = 2
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
-# BookMark {type: 2}; the value follows, except for block 0: proto3 leaves 0 out.
+# BookMark {type: 2}; the value follows, except for block 0.
 _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
 _SECOND_BOOKMARK_HEAD: Final = b"\x00"
 _NUMBER_SIZE: Final = 8
 BLOCK_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
-"""Data of a block's end: number and root hash."""
+"""Number and root hash."""
 NATIVE_SUFFIX_SIZE: Final = 8
-"""Data that the native layout adds to it."""
+"""Bytes that the native layout adds."""
 _MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 
 
@@ -112,7 +95,7 @@ def block_number_of(bookmark: bytes) -> int | None:
 
 
 def block_end_of(entry_type: int, data: bytes) -> tuple[int, bytes] | None:
-    """Return number and root hash in a block's end, of any layout; None: it is another entry."""
+    """Return number and root hash in a block's end, of any layout."""
     sizes = (BLOCK_END_SIZE, BLOCK_END_SIZE + NATIVE_SUFFIX_SIZE)
     if entry_type != BLOCK_END_TYPE or len(data) not in sizes:
         return None
@@ -130,7 +113,7 @@ class EntryRun(NamedTuple):
 def encode(
     block_number: int, items: Sequence[bytes], root_hash: bytes, layout: int = NEWEST_LAYOUT
 ) -> list[tuple[int, bytes]]:
-    """Return all entries of a block as (entry type, data). Raises as `encode_runs`."""
+    """Return all entries of a block as (entry type, data); errors as `encode_runs`."""
     bookmarks = [(BOOKMARK_TYPE, bookmark) for bookmark in bookmarks_of(block_number, layout)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
@@ -149,9 +132,7 @@ def encode_runs(
     """Yield the entries of a block after its bookmarks, in order, as runs.
 
     Args:
-        block_number: of the block.
-        items: serialized items, in block order; at least one.
-        root_hash: the block's root.
+        items: in block order; at least one.
         kinds: `kinds_of(items)`, if known.
         items_max: entries of a run; the block end does not count.
         bytes_max: bytes of a run's items, unless it has a single entry.
@@ -159,7 +140,7 @@ def encode_runs(
 
     Raises:
         ItemError: an item is malformed.
-        LayoutError: there is no item, or an item's field number is a mark's entry type.
+        LayoutError: there is no item, or its field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
     if not items:
@@ -194,7 +175,7 @@ def _last_piece_at(item: bytes) -> int:
 
 
 def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
-    """Yield all pieces of an item but the last, one at a time, since copying takes a while."""
+    """Yield the pieces one at a time, since copying takes a while."""
     for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
         yield EntryRun([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
 
@@ -203,9 +184,9 @@ def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
 class StoredBlock:
     """A block read back from its entries, with only its layout checked."""
 
-    number: int  # block number, from the bookmark and the block end
+    number: int
     items: tuple[bytes, ...]
-    root_hash: bytes  # 48 bytes, from the block end
+    root_hash: bytes
 
 
 class _Expecting(Enum):
@@ -225,9 +206,9 @@ _AFTER_BOOKMARK: Final = {
 
 
 class BlockDecoder:
-    """Turns the entries of a stream into blocks, from the first bookmark of a block on.
+    """Turns entries into blocks, from the first bookmark of a block on.
 
-    The first block decides the layout of all. A call that raises leaves the decoder unchanged.
+    A call that raises leaves the decoder unchanged.
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
@@ -250,7 +231,7 @@ class BlockDecoder:
         return None if self._expecting is _Expecting.BOOKMARK else self._number
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
-        """Take one entry; return the block that it ends. Raises LayoutError for a misplaced entry."""
+        """Take one entry; return the block that it ends. Raises LayoutError."""
         if self._expecting is _Expecting.BOOKMARK:
             self._take_bookmark(entry_type, data)
         elif self._expecting is _Expecting.SECOND or (

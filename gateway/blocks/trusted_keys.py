@@ -1,15 +1,7 @@
-"""The ledger keys that an operator configures with `--ledger-key`.
+"""The ledger keys that an operator configures with `--ledger-key`, each as `kind:value`.
 
-Pure: `gateway.store.trust_store` reads the files. Each key is `kind:value`:
-
-    ed25519:HEX              an Ed25519 public key of 32 bytes in 64 hex digits; may be given repeatedly
-    tss:FILE                 the publication of a TSS network's ledger id, or the block file that holds it
-    tss:id=HEX               the ledger id, 32 bytes, that the publication of block 0 or of a file must have
-    tss:block0               believe the publication of block 0, once, and keep it
-    rsa:ADDRESS_BOOK.json    the address book that signs record files
-
-No key at all means `tss:block0`, so a fresh node of a TSS network needs nothing but block 0. A key of another
-kind does not imply it. A file and an id may be given together and must agree.
+Pure: `gateway.store.trust_store` reads the files. No key at all means `tss:block0`; a key of another kind
+does not imply it.
 Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 
@@ -22,7 +14,7 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 
 LEDGER_KEYS_MAX: Final = 64
-"""Each proof is tried with all keys of its kind, 0.1 ms each at most."""
+"""A proof is tried with all keys of its kind, 0.1 ms each."""
 
 VerificationMode = Literal["full", "hash"]
 """Setting `verification.mode`: `hash` checks no signatures."""
@@ -35,23 +27,19 @@ _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """The public keys that check block proofs, and the paths of those in files."""
+    """Public keys that check proofs, and the paths of those in files."""
 
     ed25519: tuple[bytes, ...] = ()
-    """32 bytes each; one of them must verify a proof."""
-    tss_file: str | None = None  # path of a publication
-    tss_id: bytes | None = None  # the ledger id of any publication
+    """One of them must verify a proof."""
+    tss_file: str | None = None
+    tss_id: bytes | None = None
     tss_block0: bool = False
     """Believe the publication of block 0, whatever its ledger id."""
-    rsa_file: str | None = None  # path of an address book
+    rsa_file: str | None = None
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
-        """Read ledger keys as an operator writes them; a key given twice counts once.
-
-        Raises:
-            LedgerKeyError: keys are malformed, of unknown kinds, contradictory or too many.
-        """
+        """Read keys as an operator writes them; a key given twice counts once. Raises LedgerKeyError."""
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0
         for text in texts:
@@ -85,7 +73,7 @@ class TrustedKeys:
 
 
 def _parse_one(text: str) -> tuple[str, bytes | str]:
-    """Return the kind of a key (here also `tss:id` and `tss:block0`) and its value."""
+    """Return kind and value of a key; `tss:id` and `tss:block0` are kinds here."""
     kind, colon, value = text.strip().partition(":")
     what = f"ledger key {text if len(text) <= 80 else f'{text[:77]}...'!r}"
     if not colon:

@@ -1,7 +1,7 @@
 """Verification of one block: structure, root hash and proofs. `blocks.chain` checks links later, in order.
 
-Pure. If the proofs refuse the root of the layout that the header suggests, the verifier tries the root of the
-other layout. Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
+Pure. If the proofs refuse one root, the verifier tries that of the other layout. Block 0 of a TSS network
+brings the ledger data that check its own proof and every later one:
 
     ledger data known     block 0 publishes     then
     yes                   the same, or none     the known data check its proof
@@ -10,7 +10,6 @@ other layout. Block 0 of a TSS network brings the ledger data that check its own
                                                 whole block, not a record file alone
     no                    none                  the other keys check its proof
 
-The caller decides whether to believe the ledger data in the verdict on block 0.
 Source: docs/spec/block-hash.md section 3.3; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
@@ -35,9 +34,9 @@ class Verdict(NamedTuple):
     """An accepted block."""
 
     summary: BlockSummary
-    """With the root that the proofs fit, and no other root if a proof signs that one."""
+    """With the root that the proofs fit."""
     published: LedgerData | None
-    """The ledger data that block 0 publishes and that have checked its proof."""
+    """What block 0 publishes, which has checked its proof."""
     is_root_signed: bool  # a checked proof signs the root hash
 
 
@@ -50,7 +49,7 @@ class BlockVerifier:
 
     @property
     def awaits_block_0(self) -> bool:
-        """The ledger data are still to come from block 0."""
+        """Whether block 0 has still to bring the ledger data."""
         proofs = self.proofs
         return proofs.mode == "full" and proofs.ledger is None and proofs.keys.takes_tss_from_block_0
 
@@ -69,8 +68,7 @@ class BlockVerifier:
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
         """Check the proofs of a block. Block 0 also needs its items, or those that `ledger_data.may_publish`.
 
-        Raises:
-            BlockRefused: the proofs do not hold.
+        Raises BlockRefused.
         """
         proofs, published = self.proofs, None
         if summary.number == 0 and proofs.mode == "full":
@@ -88,19 +86,17 @@ class BlockVerifier:
         return Verdict(summary, published, is_root_signed)
 
     def _vouching(self, published: LedgerData) -> LedgerData:
-        """Return the part of the ledger data from block 0 that may vouch for block 0 itself.
+        """A pinned ledger id does not cover the WRAPS key: with one of its own a stranger could prove
+        anything.
 
-        A pinned ledger id does not cover the WRAPS key: with one of its own a stranger could prove anything.
-        So a Schnorr proof, with which all networks begin, must vouch for block 0, and thereby for its WRAPS
-        key.
+        So a Schnorr proof, with which all networks begin, must vouch for block 0.
         """
         return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
 
     def _published(self, items: Iterable[bytes]) -> LedgerData | None:
         """Return the ledger data that block 0 publishes, if they matter here.
 
-        Raises:
-            BlockRefused: they are not credible, or not the known ones.
+        Raises BlockRefused if they are not credible, or not the known ones.
         """
         known, keys = self.proofs.ledger, self.proofs.keys
         if known is None and not keys.takes_tss_from_block_0:
@@ -124,8 +120,7 @@ class BlockVerifier:
 def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
     """Return the summary with the root that the proofs fit.
 
-    Raises:
-        BlockRefused: they fit neither root; if the node lacks something to check one of them, it says so.
+    If they fit neither and the node lacks something to check one of them, the refusal says so.
     """
     refusal = proofs.verify(summary)
     if refusal is None:

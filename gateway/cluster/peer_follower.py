@@ -46,6 +46,11 @@ __all__ = ["PeerFollower"]
 
 log = logging.getLogger(__name__)
 
+_ROLLING: Final = (
+    "its oldest blocks are gone for good, and a stream that begins later has other entry numbers: begin with "
+    "a copy of its data folder, or set first_block"
+)
+
 PEER_BLOCK_DOUBLINGS_MAX: Final = 8
 """How often the time for one block doubles at most: two hours then, with `catchup.stall_seconds` = 10."""
 
@@ -317,6 +322,8 @@ class PeerFollower:
             plan = machine.told(address, said.first, said.last, next_number, said.role)
             if not isinstance(plan, Range):
                 return AttemptOutcome.NOTHING, plan
+            if next_number is None and said.report.get("rolling"):
+                return AttemptOutcome.NOTHING, _ROLLING
             if (unknown := self._adopt_layout(address, said.stream_layout)) is not None:
                 return AttemptOutcome.NOTHING, unknown
             log.info(

@@ -16,10 +16,13 @@ from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
 from sluice.datastream.protocol.commands import OnCommandError
 from sluice.datastream.server.in_thread import open_in_thread
+from sluice.gateway.archive.archive import ArchiveOptions
 from sluice.gateway.commands.ds_client import client
 from sluice.gateway.commands.ds_options import (
     TIME_MAX,
     ServersType,
+    archive_options,
+    archived,
     connecting_context,
     log_option,
     run_until_stopped,
@@ -87,6 +90,7 @@ command.add_command(client)
     is_flag=True,
     help="Serve an existing file until Ctrl-C without writing; ignores --sleep and --opers.",
 )
+@archive_options
 @log_option
 def server(
     path: Path,
@@ -99,6 +103,7 @@ def server(
     sleep_ms: int,
     operation_count: int,
     read_only: bool,
+    archive: ArchiveOptions | None,
 ) -> None:
     """Serve a stream file, and add sample operations to it.
 
@@ -110,7 +115,10 @@ def server(
 
     async def serve() -> int:
         limits = server_limits(writetimeout, inactivitytimeout)
-        with await open_in_thread(path, read_only=read_only) as streamer:
+        with (
+            await open_in_thread(path, read_only=read_only) as streamer,
+            archived(archive, streamer, uploads=not read_only),
+        ):
             async with StreamServer(streamer, host, port, limits, on_command_error, serving_tls):
                 if read_only:
                     await asyncio.Event().wait()
@@ -180,6 +188,7 @@ def _add_operations(streamer: DataStreamer, count: int, sleep_seconds: float, st
 )
 @client_tls_options
 @serving_options(7900)
+@archive_options
 @log_option
 def relay(
     servers: list[tuple[str, int]],
@@ -191,6 +200,7 @@ def relay(
     on_command_error: OnCommandError,
     serving_tls: TlsContext | None,
     tls: ClientTls | None,
+    archive: ArchiveOptions | None,
 ) -> None:
     """Follow a server, keep its stream in a file, and serve that, until Ctrl-C.
 
@@ -213,6 +223,7 @@ def relay(
             tls=serving_tls,
             master_tls=master_tls,
             master_tls_server_name=None if tls is None else tls.server_name,
+            beside=lambda streamer: archived(archive, streamer, uploads=True),
         ).run()
         return 0
 

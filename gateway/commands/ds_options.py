@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
 import uvloop
 
-from sluice.datastream import ServerLimits
+from sluice.datastream import DataStreamer, ServerLimits
 from sluice.datastream.client.blocking_client import TlsContext
+from sluice.datastream.layout import U64_MAX
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.archive.archive import ArchiveOptions, Archives
+from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import AddressError, TlsError
 from sluice.gateway.logs import set_up_logging
+from sluice.gateway.settings.kinds import NotThisKind, Size
 from sluice.gateway.transport.channels import ClientTls
 from sluice.gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = [
     "TIME_MAX",
     "ServersType",
+    "archive_options",
+    "archived",
     "connecting_context",
     "log_option",
     "run_until_stopped",
@@ -166,6 +173,81 @@ def serving_options(port: int) -> Callable[[Callable[..., Any]], Callable[..., A
         return command
 
     return add
+
+
+def archive_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an archive; the function gets an `ArchiveOptions` as `archive`, or None."""
+
+    @functools.wraps(command)
+    def with_archive(
+        *,
+        archive_url: str | None,
+        archive_local_bytes: int,
+        archive_cache_bytes: int,
+        archive_endpoint: str | None,
+        archive_region: str | None,
+        **others: Any,
+    ) -> Any:
+        archive = None
+        if archive_url is not None:
+            store = StoreOptions(archive_endpoint, archive_region)
+            archive = ArchiveOptions(archive_url, store, archive_local_bytes, 0, archive_cache_bytes)
+        return command(archive=archive, **others)
+
+    size = SizeType()
+    for option in (
+        click.option("--archive-region", metavar="REGION", help="Region of an S3 bucket."),
+        click.option("--archive-endpoint", metavar="URL", help="Address of an S3-alike."),
+        click.option(
+            "--archive-cache-bytes",
+            type=size,
+            default="1GiB",
+            show_default=True,
+            help="Room on the disk for archived pages that clients ask for.",
+        ),
+        click.option(
+            "--archive-local-bytes",
+            type=size,
+            default="0",
+            help="Newest part of the file that stays on the disk; 0: everything stays.",
+        ),
+        click.option(
+            "--archive",
+            "archive_url",
+            metavar="URL",
+            help="Keep history also in an object store: s3://…, gs://…, az://… or file:///FOLDER.",
+        ),
+    ):
+        with_archive = option(with_archive)
+    return with_archive
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg]
+    """A size in bytes, perhaps with a unit: 64MiB."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the size."""
+        try:
+            return int(Size(0, U64_MAX).read(value))
+        except NotThisKind as error:
+            self.fail(f"got {value!r}, expected {error}", param, ctx)
+
+
+@contextlib.contextmanager
+def archived(options: ArchiveOptions | None, streamer: DataStreamer, *, uploads: bool) -> Iterator[None]:
+    """Archive a stream, and read from its archive, while this is open."""
+    if options is None:
+        yield
+        return
+    archive = Archives(options, [streamer], None, lambda: uploads)
+    if uploads:
+        archive.start()
+    try:
+        yield
+    finally:
+        archive.close()
 
 
 def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> ServerLimits:

@@ -193,6 +193,7 @@ def command(
         if kept == total:
             _say(plan, as_json=as_json, truncated=False)
             return
+        streamer.check_not_archived("truncate", kept)
         check_place(plan.place, total - kept if native is None else None)
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no consent to cut", expected="y, or --yes; nothing was changed")

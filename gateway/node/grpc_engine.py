@@ -2,12 +2,10 @@
 
 Pure, and imported before `grpc`, which reads its experiments when it is loaded.
 
-    event engine    the default of grpcio 1.85: one thread waits for sockets, another one reads, and wakes the
-                    thread that wakes the event loop
-    poller          the older way: the thread that wakes the event loop waits and reads by itself
-
-With the poller, a small block takes a tenth less processor time (`python -m benchmarks publish_latency`) and
-0.9 ms less behind the front door (`python -m benchmarks front_door`).
+By default grpcio 1.85 (the event engine) has one thread wait for sockets and another one read. With the older
+poller, the thread that wakes the event loop does both: a small block takes a tenth less processor time
+(`python -m benchmarks publish_latency`) and 0.9 ms less behind the front door (`python -m benchmarks
+front_door`).
 """
 
 from __future__ import annotations

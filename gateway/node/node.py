@@ -27,6 +27,10 @@ from sluice.datastream.errors import AddressUnavailable, PageDamaged
 from sluice.datastream.file.disk import Disk
 from sluice.datastream.server.descriptors import descriptors_max
 from sluice.gateway.addresses import Address
+from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
+from sluice.gateway.archive.beginning import begin_from_archive
+from sluice.gateway.archive.objects import open_store
+from sluice.gateway.archive.retention import Retention, Window
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
@@ -44,6 +48,7 @@ from sluice.gateway.node.rules import (
     NodeLimits,
     abilities,
     admission_limits,
+    archive_options,
     catch_up_rules,
     first_number,
     own_addresses,
@@ -93,8 +98,8 @@ class Node:
     """One node: `start` it, `stop` it; `broken` ends if it cannot go on.
 
     Args:
-        disk: the disk of the stream file; None: the real one.
-        limits: the limits that no setting changes; None: the defaults.
+        disk: of the stream file; None: the real one.
+        limits: those that no setting changes; None: the defaults.
 
     Raises:
         SettingError, LedgerKeyError: this node cannot do what the settings ask for.
@@ -129,6 +134,7 @@ class Node:
         self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
         self._pages: list[PageBlocks]
+        self._archive: Archives | None
         self._healers: list[Healer]
         """Of the stream of blocks, and in the native layout of the network's stream."""
         self._checks: ProofChecks
@@ -150,7 +156,7 @@ class Node:
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """Ends with the error if the node cannot go on."""
+        """Ends with the error that stops the node."""
         return self.conductor.broken
 
     async def start(self) -> None:
@@ -197,7 +203,7 @@ class Node:
             self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
-        """Finish complete blocks, tell publishers, and close everything. A second call does nothing."""
+        """Finish complete blocks, tell publishers, and close everything; idempotent."""
         self.reporter.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
@@ -206,7 +212,12 @@ class Node:
     # --- starting, in order; each step registers its undoing -----------------------------------------------
 
     async def _start(self) -> None:
-        settings = self.settings
+        settings, archive = self.settings, archive_options(self.settings)
+        if archive is not None:
+            store = open_store(archive.url, archive.store)
+            await asyncio.to_thread(
+                begin_from_archive, settings.data_dir, store, settings.stream_type, self._go_on
+            )
         self.store = await asyncio.to_thread(
             BlockStore.open,
             settings.data_dir,
@@ -220,6 +231,7 @@ class Node:
             past_damage=settings.stream_serve_damaged,
         )
         self._cleanup.callback(self.store.close)
+        self._open_archive(archive)
         await self._find_peers()
         self._go_on()
         await self._make_checks()
@@ -227,6 +239,10 @@ class Node:
         self._make_following()
         self._make_healer()
         self._make_keeper()
+        if self._archive is not None:
+            self._page_blocks.known_root = self._archive.streams[-1].reader.known_root
+            self._archive.start()
+        self._roll_history()
         self._make_subscribe_service()
         self._make_tcp_server()
         self._make_reporter()
@@ -394,6 +410,62 @@ class Node:
         self._cleanup.callback(self._checks.close)
         self._checks.warm_up()
 
+    def _roll_history(self) -> None:
+        """Give old pages up for good, if the settings say so.
+
+        Raises:
+            SettingError: there is an archive.
+        """
+        settings, store = self.settings, self.store
+        if not (settings.history_keep_bytes or settings.history_keep_blocks):
+            return
+        if self._archive is not None:
+            raise SettingError(
+                "history.keep_bytes, history.keep_blocks",
+                got="an archive (archive.url)",
+                expected="none; archive.local_bytes and archive.local_blocks say what stays on the disk",
+                where=f"a node that listens at {settings.grpc_address}",
+            )
+        blocks = Window(
+            settings.history_keep_bytes,
+            partial(store.begin_of_last, settings.history_keep_blocks)
+            if settings.history_keep_blocks
+            else None,
+            partial(store.begin_of_last, 1),
+        )
+        windows = [(store.streamer, blocks)]
+        if (pair := store.pair) is not None:  # what the blocks that stay need
+
+            def keeps_from() -> int:
+                return pair.entries_before(store.first_available or 0)
+
+            windows.append((pair.network, Window(0, keeps_from, None)))
+        for streamer, window in windows:
+            retention = Retention(streamer, window)
+            retention.start()
+            self._cleanup.push_async_callback(asyncio.to_thread, retention.close)
+
+    def _open_archive(self, options: ArchiveOptions | None) -> None:
+        """Read from the archive, if there is one, from now on."""
+        self._archive, settings = None, self.settings
+        if options is None:
+            remotes = [streamer.remote for streamer in self.store.streamers]
+            if any(remote.end and not remote.is_gone(remote.end - 1) for remote in remotes):
+                log.error("pages were given up to an archive, and archive.url is not set")
+            return
+
+        def blocks() -> StoredBlocks:
+            store = self.store
+            return StoredBlocks(store.first_number, store.last_number, store.layout)
+
+        def uploads() -> bool:
+            if settings.archive_upload == "auto":
+                return self.keeper.phase is Phase.ACTIVE
+            return settings.archive_upload == "always"
+
+        self._archive = Archives(options, self.store.streamers, blocks, uploads)
+        self._cleanup.push_async_callback(asyncio.to_thread, self._archive.close)
+
     def _make_subscribe_service(self) -> None:
         settings = self.settings
         service = SubscribeService(
@@ -450,6 +522,7 @@ class Node:
             door_notes=self._servers.door_notes,
             healers=self._healers,
             processor=processor,
+            archive=self._archive,
             health_check_seconds=self._limits.health_check_seconds,
             publishers_shown=self._limits.publishers_shown,
         )
@@ -551,7 +624,7 @@ class Node:
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
-    """Report again and again how much too late the event loop ends a sleep."""
+    """Report how much too late the event loop ends a sleep."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + period_seconds
@@ -560,6 +633,5 @@ async def sample_lateness(late: Callable[[float], None], period_seconds: float =
 
 
 def _on_watch_done(task: asyncio.Task[None]) -> None:
-    """Log an error of ours that has ended a watch."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from sluice.datastream import ServerLimits
 from sluice.gateway.addresses import Address
+from sluice.gateway.archive.archive import ArchiveOptions
+from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
@@ -30,6 +32,7 @@ __all__ = [
     "NodeLimits",
     "abilities",
     "admission_limits",
+    "archive_options",
     "catch_up_rules",
     "first_number",
     "own_addresses",
@@ -61,7 +64,7 @@ def first_number(settings: Settings) -> int | None:
 
 
 def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:
-    """Return what the node can do, by its settings and keys."""
+    """Return what the node can do."""
     return Abilities(
         verification_mode=settings.verification_mode,
         root_layout=settings.verification_root_layout,
@@ -144,4 +147,17 @@ def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
         connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),
         write_timeout_seconds=settings.tcp_write_timeout_seconds,
         inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
+    )
+
+
+def archive_options(settings: Settings) -> ArchiveOptions | None:
+    """Return the options of the archive; None without one."""
+    if settings.archive_url is None:
+        return None
+    return ArchiveOptions(
+        settings.archive_url,
+        StoreOptions(settings.archive_endpoint, settings.archive_region, settings.archive_timeout_seconds),
+        settings.archive_local_bytes,
+        settings.archive_local_blocks,
+        settings.archive_cache_bytes,
     )

@@ -142,8 +142,7 @@ class NodeServers:
     async def watch_receiving(self, is_urgent: Callable[[StreamKey], bool]) -> None:
         """Keep large messages moving, until cancelled.
 
-        Args:
-            is_urgent: returns whether a stream may bring the block that is committed next.
+        `is_urgent` returns whether a stream may bring the next block.
         """
         while True:
             look_at_shares(self._shares, is_urgent)
@@ -173,8 +172,7 @@ class NodeServers:
     def tls_of(self, section: str, *, is_http2: bool = True) -> ServerTls | None:
         """Load the certificate of a section of the settings, and watch it; None: no TLS.
 
-        Raises:
-            TlsError: a file is unusable.
+        Raises TlsError.
         """
         certificate, key, client_ca = (
             getattr(self._settings, f"{section}_{name}")

@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sluice.datastream import DatastreamError
+from sluice.datastream.errors import PageUnchecked
+from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
@@ -26,6 +28,16 @@ SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Messages kept for subscribers that come to the same position a moment later."""
 SUBSCRIBE_READ_THREADS: Final = 2
 """More threads would only take the interpreter lock from the event loop."""
+SUBSCRIBE_FETCH_THREADS: Final = 16
+"""Threads that wait for pages of an archive: they hold up nobody who reads local ones."""
+
+
+_Answer = TypeVar("_Answer")
+
+
+def _local(call: Callable[..., _Answer], *args: object) -> _Answer:
+    with without_fetching():
+        return call(*args)
 
 
 class Position(NamedTuple):
@@ -72,13 +84,12 @@ class BlockReader:
         self._shared_bytes = 0
         self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
         self._threads = ThreadPoolExecutor(threads, "subscribe")
+        self._fetch_threads = ThreadPoolExecutor(SUBSCRIBE_FETCH_THREADS, "subscribe-fetch")
         self.readings_count = 0
 
     async def find(self, block_number: int) -> Position:
         """Return the position of a committed block."""
-        loop = asyncio.get_running_loop()
-        bookmark = bookmark_of(block_number)
-        entry_number = await loop.run_in_executor(self._threads, self._store.streamer.get_bookmark, bookmark)
+        entry_number = await self._in_thread(self._store.streamer.get_bookmark, bookmark_of(block_number))
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
@@ -90,17 +101,23 @@ class BlockReader:
             return batch
         reading = self._reading.get(key)
         if reading is None:
-            loop = asyncio.get_running_loop()
-            reading = asyncio.ensure_future(
-                loop.run_in_executor(self._threads, self._read, position, last_number)
-            )
+            reading = asyncio.ensure_future(self._in_thread(self._read, position, last_number))
             self._reading[key] = reading
             reading.add_done_callback(lambda done: self._done(key, done))
         return await asyncio.shield(reading)  # a cancelled call must not cancel the others'
 
+    async def _in_thread(self, call: Callable[..., _Answer], *args: object) -> _Answer:
+        """Call in a thread; in one that waits for the archive, if that has to be read."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, _local, call, *args)
+        except PageUnchecked:
+            return await loop.run_in_executor(self._fetch_threads, call, *args)
+
     def close(self) -> None:
         """End the threads after their present reads."""
         self._threads.shutdown()
+        self._fetch_threads.shutdown()
 
     def _done(self, key: tuple[Position, int | None], reading: asyncio.Future[Batch]) -> None:
         del self._reading[key]
@@ -128,6 +145,8 @@ class BlockReader:
                 entry_number = numbers[messages.feed_columns(types, column, last_number) - 1]
                 if last_number is not None and messages.block_number > last_number:
                     break
+        except PageUnchecked:
+            raise
         except (LayoutError, DatastreamError, OSError):
             if messages.block_number == block_number:
                 raise

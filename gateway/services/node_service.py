@@ -20,6 +20,8 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from sluice.datastream import DatastreamError
+from sluice.datastream.errors import PageNotLocal, PageUnchecked
+from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
 from sluice.gateway.blocks.errors import LayoutError
@@ -97,7 +99,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
                 break
-        first, last = self._store.first_number, self._store.last_number
+        first, last = self._store.first_available, self._store.last_number
         if first is None or last is None:
             return node_pb2.ServerStatusResponse(
                 first_available_block=U64_MAX,
@@ -120,7 +122,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
         """Return versions, ranges of blocks, and the network data."""
-        return self._detail(self._store.first_number, self._store.last_number)
+        return self._detail(self._store.first_available, self._store.last_number)
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
@@ -204,7 +206,7 @@ class BlockAccessService:
 
         Source: docs/subscribing.md, "From a program".
         """
-        first, last = self._store.first_number, self._store.last_number
+        first, last = self._store.first_available, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
         if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
             return _only(_Code.INVALID_REQUEST)
@@ -221,15 +223,38 @@ class BlockAccessService:
             refusal = answers.shares.refusal(address)
             if refusal is not None:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
-            try:
-                answer = await asyncio.to_thread(self._read, number)
-            except Exception as error:  # at the edge: a damaged block must not look like a missing one
-                extra = caused_by(address, block=number, got=str(error))
-                log.exception("block cannot be read", extra=extra)
-                is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
-                return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
-            self._count(answers.shares, caller, len(answer), context)
-        return answer
+            answer = await self._read_or_say(self._read_local, number, address)
+            if isinstance(answer, bytes):
+                self._count(answers.shares, caller, len(answer), context)
+        if answer is None:  # it is in the archive: its readers hold up nobody else
+            async with answers.fetching:
+                answer = await self._read_or_say(self._read, number, address)
+                if isinstance(answer, bytes):
+                    self._count(answers.shares, caller, len(answer), context)
+        return answer if isinstance(answer, bytes) else _only(answer or _Code.ERROR)
+
+    async def _read_or_say(
+        self, read: Callable[[int], bytes | None], number: int, address: str
+    ) -> bytes | node_pb2.BlockResponse.Code.ValueType | None:
+        """Return the answer, or its status if there is none; None: the archive has to be read."""
+        try:
+            return await asyncio.to_thread(read, number)
+        except PageNotLocal as error:
+            log.warning("block cannot be read", extra=caused_by(address, block=number, got=str(error)))
+            return _Code.NOT_AVAILABLE
+        except Exception as error:  # at the edge: a damaged block must not look like a missing one
+            extra = caused_by(address, block=number, got=str(error))
+            log.exception("block cannot be read", extra=extra)
+            is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
+            return _Code.NOT_FOUND if is_unreadable else _Code.ERROR
+
+    def _read_local(self, number: int) -> bytes | None:
+        """Read a block; None if the archive has to be read."""
+        try:
+            with without_fetching():
+                return self._read(number)
+        except PageUnchecked:
+            return None
 
     def _count(
         self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
@@ -299,6 +324,7 @@ class _Answers:
     def __init__(self, limits: AccessLimits) -> None:
         self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
         self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
+        self.fetching = asyncio.Semaphore(ACCESS_READS_MAX)
 
 
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:

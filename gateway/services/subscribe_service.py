@@ -24,7 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from sluice.datastream.errors import DatastreamError
+from sluice.datastream.errors import DatastreamError, PageNotLocal
 from sluice.gateway.api import subscribe_pb2
 from sluice.gateway.blocks.block_numbers import U64_MAX
 from sluice.gateway.blocks.errors import StoredDataError
@@ -202,7 +202,7 @@ class SubscribeService:
     def held(self) -> Held:
         """Return the blocks that the node holds now."""
         last = self._store.last_number
-        return Held(self._first_number if last is None else self._store.first_number, last)
+        return Held(self._first_number if last is None else self._store.first_available, last)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -308,7 +308,8 @@ class SubscribeService:
                 except (StoredDataError, DatastreamError, OSError) as error:
                     extra = caused_by(stream.caller.address, subscriber=stream.name, got=str(error))
                     log.error("blocks cannot be read", extra=extra)
-                    step = SubscriptionEnd(_Code.ERROR, str(error))
+                    is_away = isinstance(error, PageNotLocal)
+                    step = SubscriptionEnd(_Code.NOT_AVAILABLE if is_away else _Code.ERROR, str(error))
             assert isinstance(step, SubscriptionEnd)
             last_word = _Response(status=step.status)  # type: ignore[arg-type]
             await _write(stream, context, last_word.SerializeToString())

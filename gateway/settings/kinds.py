@@ -2,20 +2,6 @@
 
 A kind reads a text (from a flag or the environment) or a TOML value by the same `read`, so `8MiB` means the
 same everywhere. Pure: nothing here reads a file.
-
-    kind           as text                        as TOML               in Python
-    WholeNumber    "64"                           64                    int
-    Seconds        "2.5"                          2 or 2.5              float
-    Size           "8MiB", "1GiB", "4096"         "8MiB" or 8388608     int, bytes
-    Choice         "full", "8"                    "full" or 8           str or int
-    Switch         on/off, true/false, yes/no     true                  bool
-    HostPort       "[::1]:6900"                   "[::1]:6900"          Address
-    Folder         "./sluice-data"                "./sluice-data"       Path
-    File           "/etc/sluice/tls.crt"          "/etc/sluice/tls.crt" Path
-    Subject        "CN=alice,O=Net"               "CN=alice,O=Net"      str
-    Network        "10.1.0.0/16"                  "10.1.0.0/16"         str
-    FirstBlock     "any", "1201"                  "any" or 1201         "any" or int
-    Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple; subjects: "a;b"
 """
 
 from __future__ import annotations
@@ -72,7 +58,7 @@ _SWITCHES = {
 
 
 class NotThisKind(ValueError):
-    """A value is not of the kind; the one argument says what the kind accepts."""
+    """A value is not of the kind; the one argument says what it accepts."""
 
 
 class SettingKind(Protocol):
@@ -83,14 +69,10 @@ class SettingKind(Protocol):
         """The placeholder in the help, `HOST:PORT`."""
 
     def read(self, written: object) -> object:
-        """Convert a text or a TOML value.
-
-        Raises:
-            NotThisKind: with the accepted values in words.
-        """
+        """Convert a text or a TOML value, or raise NotThisKind."""
 
     def to_toml(self, value: object) -> str:
-        """Return a value as the right-hand side of a TOML line."""
+        """Return the right-hand side of a TOML line."""
 
 
 def size_text(size: int) -> str:
@@ -189,7 +171,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words or numbers; a number may be a text or a TOML integer."""
+    """One of a few words or numbers."""
 
     words: tuple[str | int, ...]
 
@@ -341,7 +323,7 @@ class Subject(_Quoted):
     metavar: str = "SUBJECT"
 
     def read(self, written: object) -> str:
-        """Read an `attribute=value`, or a kind and a name; both may contain blanks and commas."""
+        """Read an `attribute=value`, or a kind and a name, perhaps with blanks and commas."""
         text = written if isinstance(written, str) else ""
         kind, _, name = text.strip().partition(":")
         if "=" not in text.strip(" =") and not (kind in _NAME_KINDS and name):

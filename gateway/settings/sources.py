@@ -67,8 +67,6 @@ class Rule:
 
 
 def _pair_rule(section: str) -> Rule:
-    """Return the rule that a certificate and its key come together."""
-
     def has_pair(settings: Settings) -> bool:
         certificate, key = (getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key"))
         return (certificate is None) == (key is None)
@@ -81,8 +79,6 @@ def _pair_rule(section: str) -> Rule:
 
 
 def _needs(name: str, other: str, why: str = "") -> Rule:
-    """Return the rule that a setting needs another one."""
-
     def holds(settings: Settings) -> bool:
         value, needed = (getattr(settings, _BY_NAME[each].attribute) for each in (name, other))
         return not value or needed is not None
@@ -91,13 +87,11 @@ def _needs(name: str, other: str, why: str = "") -> Rule:
 
 
 def _tls_rules(section: str) -> tuple[Rule, Rule]:
-    """Return the rules of one address's three TLS files."""
     certificate = f"{section}.tls_certificate"
     return _pair_rule(section), _needs(f"{section}.tls_client_ca", certificate)
 
 
 def _client_ca_for_nodes(settings: Settings) -> Path | None:
-    """Return the client CA of the address where other nodes connect."""
     if settings.subscriber_address is None:
         return settings.grpc_tls_client_ca
     return settings.subscriber_tls_client_ca
@@ -160,7 +154,6 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
 
     Args:
         flags: dotted name, present or former, to the flag's value; None or () without the flag.
-        environ: the environment.
         config: the TOML file; None: the one that the environment names, if any.
 
     Raises:
@@ -294,7 +287,6 @@ def _given_twice(setting: Setting, other: str, where: str) -> SettingError:
 
 
 def _nearest(name: str) -> str:
-    """Return in words the setting that a name probably means."""
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     return f"a setting such as {near[0]}" if near else "a setting that `sluice serve --help` lists"
 

@@ -1,13 +1,7 @@
 """The settings of a node: the one table behind options, files, variables and docs/settings.md.
 
-Each row of `Settings` gives the dotted name, the kind, the default, the unit and the help. The other forms
-follow from the name; a few flags have a shorter one:
-
-    dotted name     publish.max_block_bytes           verification.mode         grpc.address
-    attribute       publish_max_block_bytes           verification_mode         grpc_address
-    flag            --publish-max-block-bytes         --verify                  --grpc
-    environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
-    TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
+The other forms of a name (flag, variable, TOML key, attribute) follow from the dotted one; a few flags are
+shorter.
 
 `python -m sluice.gateway.settings.table` prints docs/settings.md; a test compares it with the page.
 
@@ -84,7 +78,7 @@ class Setting:
     flag: str
     """The long option, `--publish-max-block-bytes`."""
     former_name: str | None = None
-    """The dotted name of the last version, if it was another."""
+    """The dotted name of the last version."""
 
     @property
     def attribute(self) -> str:
@@ -738,6 +732,79 @@ class Settings:
         "Pace at which the scrubber reads and checks all stored data, in turn; 0 switches it off. 1 TB "
         "takes three days at the default.",
         unit="bytes",
+    )
+
+    # --- history --------------------------------------------------------------------------------------------
+    history_keep_bytes: int = row(
+        "history.keep_bytes",
+        Size(0, _U64_MAX),
+        0,
+        "Newest part of each stream file that a node without an archive keeps; older pages go for good. "
+        "64 MiB stay always. With history.keep_blocks, what is more stays. 0: everything stays.",
+        unit="bytes",
+    )
+    history_keep_blocks: int = row(
+        "history.keep_blocks",
+        WholeNumber(0, _U64_MAX),
+        0,
+        "Newest blocks that a node without an archive keeps; older ones go for good, by pages of 1 MiB. "
+        "0: everything stays, or history.keep_bytes decides.",
+        unit="blocks",
+    )
+
+    # --- archive --------------------------------------------------------------------------------------------
+    archive_url: str | None = row(
+        "archive.url",
+        Text("URL"),
+        None,
+        "Where history is kept beside the disk: s3://BUCKET/PREFIX, gs://…, az://… or file:///FOLDER. "
+        "Credentials are those of the store's own tools. Unset: nowhere else.",
+        flag="--archive",
+    )
+    archive_upload: Literal["auto", "always", "never"] = row(
+        "archive.upload",
+        Choice(("auto", "always", "never")),
+        "auto",
+        "Whether this node uploads. `auto`: while it is the active node. A node that does not upload waits "
+        "for what others upload, and reads it.",
+    )
+    archive_local_bytes: int = row(
+        "archive.local_bytes",
+        Size(0, _U64_MAX),
+        0,
+        "Newest part of each stream file that stays on the disk; archived pages before it are given back. "
+        "64 MiB stay always. 0: everything stays.",
+        unit="bytes",
+    )
+    archive_local_blocks: int = row(
+        "archive.local_blocks",
+        WholeNumber(0, _U64_MAX),
+        0,
+        "Newest blocks that stay on the disk, even if they have more than archive.local_bytes.",
+        unit="blocks",
+    )
+    archive_cache_bytes: int = row(
+        "archive.cache_bytes",
+        Size(64 * MIB, _U64_MAX),
+        GIB,
+        "Room on the disk for archived pages that readers ask for.",
+        unit="bytes",
+    )
+    archive_endpoint: str | None = row(
+        "archive.endpoint",
+        Text("URL"),
+        None,
+        "Address of an S3-alike, such as https://minio.example:9000. Unset: Amazon's.",
+    )
+    archive_region: str | None = row(
+        "archive.region", Text("REGION"), None, "Region of an S3 bucket. Unset: AWS_REGION, if there is one."
+    )
+    archive_timeout_seconds: float = row(
+        "archive.timeout_seconds",
+        Seconds(3600, none_allowed=False),
+        30.0,
+        "Longest time of one request to the store.",
+        unit="seconds",
     )
 
     # --- log ------------------------------------------------------------------------------------------------

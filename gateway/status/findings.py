@@ -56,6 +56,9 @@ class FindingKind(Enum):
     BAD_PAGE = "bad page"
     BLOCKS_HELD = "blocks held open"
     PROCESSOR = "processor"
+    ARCHIVE_ROOM = "archive room"
+    ARCHIVE = "archive"
+    ARCHIVE_DISAGREES = "archive disagrees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,22 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         "The processor is too slow",
         is_problem=False,
     ),
+    FindingKind.ARCHIVE_ROOM: Advice(
+        "Make room on the disk of data_dir, or bring the archive back: only what is archived is given up.",
+        "The archive is behind",
+        is_problem=True,
+    ),
+    FindingKind.ARCHIVE: Advice(
+        "See whether the store answers and takes these credentials. The node tries again by itself.",
+        "The archive is behind",
+        is_problem=False,
+    ),
+    FindingKind.ARCHIVE_DISAGREES: Advice(
+        "Compare this node with the others before anything else: sluice status NODE OTHER. It gives up no "
+        "pages meanwhile.",
+        "The archive has other entries",
+        is_problem=False,
+    ),
 }
 
 
@@ -200,6 +219,9 @@ def look(report: NodeReport) -> list[Seen]:
         seen.append((FindingKind.DEAD_END, report.disputed.text))
     if report.quorum is not None:
         seen += _standbys(report.quorum)
+    for archive in report.archives:
+        if archive.room_ends is not None:
+            seen.append((FindingKind.ARCHIVE_ROOM, f"archive {archive.url}: {archive.room_ends}"))
     return seen if report.is_stopping else seen + _notes(report)
 
 
@@ -250,6 +272,13 @@ def _notes(report: NodeReport) -> list[Seen]:
         seen.append((FindingKind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
     if report.processor is not None:
         seen.append((FindingKind.PROCESSOR, report.processor))
+    errors = [words for one in report.archives for words in (one.error, one.read_error) if words is not None]
+    if errors:
+        seen.append((FindingKind.ARCHIVE, "; ".join(dict.fromkeys(errors))))
+    disagreements = [one.disagreement for one in report.archives if one.disagreement is not None]
+    if disagreements:
+        text = f"two nodes disagree in the archive: {'; '.join(disagreements)}"
+        seen.append((FindingKind.ARCHIVE_DISAGREES, text))
     return seen
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from sluice.gateway.archive.state import ArchiveState
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.dispute import Disputed
 from sluice.gateway.pipeline.replication_quorum import QuorumState
@@ -65,6 +66,8 @@ class NodeReport:
     last_block: int | None = None
     last_root_hash: str = ""
     """Hexadecimal; empty without a block."""
+    is_rolling: bool = False
+    """Its oldest blocks are gone for good."""
     stream_layout: int | None = None
     """See docs/spec/block-layout.md."""
     last_block_age_seconds: float | None = None
@@ -116,6 +119,7 @@ class NodeReport:
     refused_message: str | None = None
     """The message refused lately for its length."""
     bad_pages: tuple[str, ...] = ()
+    archives: tuple[ArchiveState, ...] = ()
     backing_off: tuple[BackedOff, ...] = ()
     processor: str | None = None
     """Tasks that get too little processor."""
@@ -149,6 +153,7 @@ class NodeReport:
             "role": self.phase,
             "verification_mode": self.verification_mode,
             "stream_layout": self.stream_layout,
+            "rolling": self.is_rolling,
             "ready": not self.problems,
             "publishers": self.publisher_count,
             "subscribers": self.subscribers,

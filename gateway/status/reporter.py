@@ -14,6 +14,7 @@ from typing import Final
 from sluice.datastream import StreamServer
 from sluice.gateway import __version__
 from sluice.gateway.addresses import Address
+from sluice.gateway.archive.archive import Archives
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
@@ -61,6 +62,7 @@ class NodeReporter:
         door_notes: Sequence[DoorNotes],
         healers: Sequence[Healer],
         processor: ProcessorWatch,
+        archive: Archives | None = None,
         health_check_seconds: float = HEALTH_CHECK_SECONDS,
         publishers_shown: int = PUBLISHERS_SHOWN,
     ) -> None:
@@ -80,6 +82,7 @@ class NodeReporter:
         self._door_notes = door_notes
         self._healers = healers
         self._processor = processor
+        self._archive = archive
         self._addresses: tuple[tuple[str, str], ...] = ()
         self._grpc_address = settings.grpc_address
         self._subscriber_address = settings.subscriber_address or settings.grpc_address
@@ -124,9 +127,10 @@ class NodeReporter:
             subscriber_address=subscriber_address,
             now_unix_seconds=time.time(),
             block_time_seconds=settings.block_time_seconds,
-            first_block=self._store.first_number,
+            first_block=self._store.first_available,
             last_block=chain.last_number,
             last_root_hash=(chain.last_root_hash or b"").hex(),
+            is_rolling=self._store.first_available != self._store.first_number,
             stream_layout=None if chain.last_number is None else self._store.layout,
             last_block_age_seconds=None if acknowledged_at is None else now - acknowledged_at,
             quiet_seconds=now - (self._made_at if acknowledged_at is None else acknowledged_at),
@@ -154,6 +158,7 @@ class NodeReporter:
             lack=in_flight.lack_of(self._conductor.next_to_store),
             refused_message=last_refused_message(self._door_notes),
             bad_pages=tuple(line for healer in self._healers for line in healer.words()),
+            archives=() if self._archive is None else self._archive.states(),
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,
         )
@@ -191,8 +196,23 @@ class NodeReporter:
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self._keeper.phase.value)
             tell_left_out()
+            self._show_archive()
             show_readiness(not self.readiness())
             await asyncio.sleep(self._health_check_seconds)
+
+    def _show_archive(self) -> None:
+        for stream in () if self._archive is None else self._archive.streams:
+            state, metrics = stream.state(), self.metrics
+            for gauge, value in (
+                (metrics.archived_pages, state.archived_pages),
+                (metrics.archive_behind_pages, state.behind_pages),
+                (metrics.archive_local_pages, state.local_pages),
+                (metrics.archive_cached_pages, state.cached_pages),
+                (metrics.archive_read_bytes, stream.reader.bytes_read),
+                (metrics.archive_failing, state.error is not None or state.read_error is not None),
+                (metrics.archive_disagrees, state.disagreement is not None),
+            ):
+                gauge.labels(archive=state.url).set(value)
 
 
 def _publishers(streams: Iterable[StreamRecord], most: int) -> tuple[PublisherStatus, ...]:

@@ -25,16 +25,19 @@ import errno
 import logging
 import os
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from sluice.datastream import DataStreamer, Entry, PageDamaged
+from sluice.datastream import DataStreamer, Entry
+from sluice.datastream.errors import PageNotServed
 from sluice.datastream.file.bookmarks import OpenDatabase, bookmarks_folder
 from sluice.datastream.file.disk import Disk, RealDisk
 from sluice.datastream.file.evidence import Evidence
 from sluice.datastream.file.opening import Judge
+from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
 from sluice.datastream.layout import BOOKMARK_TYPE, Committed
 from sluice.gateway.blocks.chain import Chain, LastLayout
@@ -137,6 +140,8 @@ class BlockStore:
         self._snapshot_number = -1
         self._room_bytes = 0
         """Size of the first block of the last group."""
+        self._available: tuple[int, int | None] = (0, None)
+        """A page up to which pages are given up -> the first block that can be read."""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -223,6 +228,36 @@ class BlockStore:
     def streamers(self) -> tuple[DataStreamer, ...]:
         """The streams in the folder, first the one that TCP clients read."""
         return (self.streamer,) if self.pair is None else (self.pair.network, self.streamer)
+
+    @property
+    def first_available(self) -> int | None:
+        """The first block that can be read, here or in the archive; None: the store is empty."""
+        remote = self.streamer.remote
+        if remote.end <= 1 or self.first_number is None or self.last_number is None:
+            return self.first_number
+        if self._available[0] != remote.end:
+            self._available = remote.end, self._first_from(remote)
+        return self._available[1]
+
+    def _first_from(self, remote: RemotePages) -> int:
+        assert self.first_number is not None
+        assert self.last_number is not None
+        if not remote.is_gone(remote.end - 1):
+            return self.first_number
+        blocks = range(self.first_number, self.last_number + 1)
+        first_entry = self.streamer.sums.first_number(remote.end)
+        place = bisect_left(blocks, first_entry, key=lambda number: self.entry_of(number))
+        return self.first_number + min(place, len(blocks) - 1)
+
+    def begin_of_last(self, count: int) -> int:
+        """Return the number of the first entry of the last `count` blocks."""
+        if self.first_number is None or self.last_number is None:
+            return 0
+        return self.entry_of(max(self.first_number, self.last_number - count + 1))
+
+    def entry_of(self, number: int) -> int:
+        """Return the number of a block's first entry, by the index: also if it cannot be read."""
+        return self.streamer.indexed_number(bookmark_of(number))
 
     @property
     def last_number(self) -> int | None:
@@ -355,7 +390,7 @@ class BlockStore:
         Raises:
             LayoutError: the entries at the block's bookmark are not that block.
         """
-        first, last = self.first_number, self.last_number
+        first, last = self.first_available, self.last_number
         if first is None or last is None or not first <= number <= last:
             return None
         start = self.streamer.get_bookmark(bookmark_of(number))
@@ -387,7 +422,7 @@ class BlockStore:
 
     def root_hash_at(self, number: int) -> bytes | None:
         """Read the root hash of one committed block, 48 bytes; None if it is not stored."""
-        first, last = self.first_number, self.last_number
+        first, last = self.first_available, self.last_number
         if first is None or last is None or not first <= number <= last:
             return None
         return self._root_hash_of(number, last)
@@ -432,6 +467,7 @@ class BlockStore:
 
         Raises:
             Fatal: there is no such block.
+            datastream.EntriesArchived: an archive has these blocks; nothing is dropped.
             OSError, datastream.DatastreamError: the disk refuses; nothing is dropped. Of a native chain that
                 is decided when it is opened again: only `close` may follow.
         """
@@ -443,6 +479,9 @@ class BlockStore:
             return
         end, pair = self.streamer.get_bookmark(bookmark_of(number + 1)), self.pair
         cut = None if pair is None else CutMark(end, pair.entries_before(number + 1))
+        self.streamer.check_not_archived("truncate", end)
+        if pair is not None:
+            pair.network.check_not_archived("truncate", pair.entries_before(number + 1))
         self.chain = Chain(first)
         try:
             self._roll_forward(first, number, go_on)
@@ -516,7 +555,7 @@ class BlockStore:
         """Return the number of the stream's first block, and its layout."""
         try:
             first, second = self.streamer.get_entry(0), self.streamer.get_entry(1)
-        except PageDamaged:  # all other pages are served
+        except PageNotServed:  # all other pages are served
             if (known := snapshot_if_whole(self.data_dir)) is not None:
                 return known.chain.first_number, known.layout
             raise

@@ -2,8 +2,7 @@
 
     {"chain": Chain.state(), "stream_layout" and "cut_to", "sha256": of that as JSON with sorted keys}
 
-`stream_layout` is the layout of the stream's blocks (`blocks.stream_layout`). Layout 1 is not written, as
-earlier versions know none.
+Layout 1 is not written, as earlier versions know none.
 
 `cut_to` is there while a native chain is cut to the last block of the snapshot: the entries that stay in
 `blocks.bin` and in `datastream.bin`. No block is committed before a snapshot without it is on disk.
@@ -41,7 +40,7 @@ class CutMark(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The state of the chain, and the layout of its stream."""
+    """The chain's state, and the layout of its stream."""
 
     chain: Chain
     layout: int
@@ -105,8 +104,7 @@ def pack(snapshot: Snapshot) -> str:
 def _unpack(text: str) -> Mapping[str, object]:
     """Return a snapshot's state. The digest guards it: a wrong tree would refuse every further block.
 
-    Raises:
-        ValueError, ChainStateError: the text is not a whole snapshot.
+    Raises ValueError or ChainStateError.
     """
     snapshot = json.loads(text)
     if not isinstance(snapshot, dict) or not isinstance(state := snapshot.get("chain"), dict):

@@ -1,12 +1,9 @@
 """The evidence of a node's last block: what header, index, `chain.json` and file say before a start.
 
-    chain.json                     written after its blocks: if it knows a later block than the stream ends
-                                   with, blocks are missing
-    the index of bookmarks         written after the header: if it covers more entries, the same
-    whole blocks behind the header a crash leaves those of its commit: a begun block and a group. They were
-                                   not acknowledged, and opening zeroes them. More than that were counted
-                                   once, by a header that went back. (A copy of a file that was being written
-                                   has them, too, but neither index nor chain.json.)
+Blocks are missing if chain.json or the index of bookmarks knows a later one than the stream ends with: both
+are written after the header. A crash leaves the whole blocks of its commit behind the header, a begun block
+and a group, which were not acknowledged; opening zeroes them. More than that were counted once, by a header
+that went back. (A copy of a file that was being written has them, too, but neither index nor chain.json.)
 
 Then a start refuses, changes nothing and reports the evidence; `sluice repair` offers the choices.
 
@@ -102,9 +99,9 @@ class StoredEvidence:
 
     evidence: Evidence
     last_block: int | None
-    """The block that the stream ends with, by its header; None: it does not."""
+    """The block that the stream ends with, by its header."""
     chain_block: int | None
-    """The last block that chain.json knows; None: it knows none."""
+    """The last block that chain.json knows."""
     behind: BlocksBehind
 
     def words(self) -> str:
@@ -123,12 +120,7 @@ class StoredEvidence:
 def judge_for(
     data_dir: Path, group_blocks_max: int, group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
 ) -> Callable[[Evidence], None]:
-    """Return the judge of a data folder's stream (`datastream.file.opening.Judge`).
-
-    Args:
-        group_blocks_max: most blocks of a commit.
-        group_bytes_max: most bytes of one.
-    """
+    """Return the judge of a data folder's stream (`datastream.file.opening.Judge`)."""
 
     def judge(evidence: Evidence) -> None:
         """Raise Fatal if something knows more than the header."""
@@ -179,12 +171,7 @@ def refusal_of(
 def look_for_lost_blocks(data_dir: Path, path: Path) -> None:
     """Refuse a new stream where blocks were: they are acknowledged, and nobody may send them again.
 
-    Args:
-        data_dir: the data folder.
-        path: the file of the blocks in it.
-
-    Raises:
-        Fatal: the snapshot or the index knows some.
+    Raises Fatal if the snapshot or the index knows some.
     """
     known, snapshot = None, snapshot_if_whole(data_dir)
     if snapshot is not None and snapshot.chain.last_number is not None:
@@ -222,7 +209,7 @@ def _blocks_behind(evidence: Evidence) -> BlocksBehind:
             break
         try:
             data = entry.data[:BLOCK_END_SIZE] if entry.type == BLOCK_END_TYPE else entry.data
-            # The entries that a mark of the native layout stands for are not needed here.
+            # What a mark of the native layout stands for is not needed here.
             block = None if entry.type == ENTRIES_TYPE else decoder.feed(entry.type, data)
         except LayoutError:
             break

@@ -1,17 +1,9 @@
 """The check of a node's last block before it serves anybody: is the block whole, and do the keys fit it?
 
-    finding                                                 what follows
-    its items do not have the root hash in its end          the stream is damaged: the node does not start
-    the same of another block on the last data page         the same: a page that is not full has no checksum
-    its links differ from the blocks before it              the same: one of their root hashes has changed; it
-                                                            is named if chain.json knows it
-    the keys refuse its signature                           the keys are of another network: no start
-    the address book refuses its record file proof          the node starts and says what it lacks: the book
-                                                            changes with its network
-    a key or data for its proofs is missing                 the node starts and says what it lacks
-    none of these                                           the layout of its root hash, for the next block
-
-Otherwise every honest publisher would be refused, or ended with ERROR, for ever.
+Otherwise every honest publisher would be refused, or ended with ERROR, for ever. The other blocks on the last
+data page are checked, too, since a page that is not full has no checksum. Of links that differ, one of the
+stored root hashes has changed; it is named if chain.json knows it. If nothing is wrong, the result is the
+layout of the block's root hash, for the next block.
 Source: docs/verification.md, "A node that is started again".
 """
 
@@ -38,7 +30,7 @@ class LastBlock(NamedTuple):
 
     layout: LastLayout
     lack: str | None
-    """The reason why its proofs cannot be checked; None: they hold, or need no check."""
+    """Why its proofs cannot be checked; None: they hold, or need no check."""
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sluice.datastream import DataStreamer
-from sluice.datastream.errors import PageDamaged
+from sluice.datastream.errors import PageNotServed
 from sluice.datastream.file.disk import drop_cached
 from sluice.datastream.file.operation import OperationGroup
 from sluice.datastream.file.page_sums import PageState, this_thread
@@ -105,6 +105,8 @@ class PageBlocks:
         self._store = store
         self.streamer = store.streamer
         """The stream whose pages these are."""
+        self.known_root: Callable[[int, int], bytes | None] = lambda number, entry_number: None
+        """Returns a block's proved root hash, by its number and that of its last entry; None: unknown."""
         self._lock = threading.RLock()
         self.streamer.sums.prove_with(self.prove)
         self._tail_page = self.streamer.sums.full_count
@@ -116,11 +118,7 @@ class PageBlocks:
     # --- which they are -------------------------------------------------------------------------------------
 
     def of_page(self, page_number: int) -> BlocksOfPage | None:
-        """Return the blocks of a page, found on the pages around it; None: the store is empty.
-
-        Raises:
-            datastream.DatastreamError, OSError: those pages cannot be read.
-        """
+        """Return the blocks of a page, found on the pages around it; None: the store is empty."""
         streamer, last = self.streamer, self._store.last_number
         first = self._store.first_number
         if first is None or last is None:
@@ -143,7 +141,7 @@ class PageBlocks:
         """Return (block number, entry number) of the blocks that begin on a page; none on a damaged one."""
         try:
             bookmarks = self.streamer.page_bookmarks(page_number)
-        except PageDamaged:
+        except PageNotServed:
             return []
         numbers = [(block_number_of(bookmark), entry_number) for bookmark, entry_number in bookmarks]
         return [(number, entry_number) for number, entry_number in numbers if number is not None]
@@ -166,7 +164,6 @@ class PageBlocks:
 
         Raises:
             LayoutError: the entry belongs to a block that differs from what was committed.
-            datastream.DatastreamError, OSError: it cannot be read.
         """
         page_number = self.streamer.page_of_entry(entry_number)
         if page_number == self._tail_page and entry_number < self._tail_end:
@@ -195,9 +192,6 @@ class PageBlocks:
 
         Other pages that these blocks fill get sums too. A wrong block makes its pages without a sum bad. A
         page beside a bad one cannot be proven.
-
-        Raises:
-            OSError: the disk cannot be read.
         """
         sums = self.streamer.sums
         with self._lock:
@@ -205,23 +199,25 @@ class PageBlocks:
             try:
                 if not sums.has_sum(page_number) and sums.state(page_number) is not PageState.BAD:
                     self._prove(page_number)
-            except PageDamaged as error:
+            except PageNotServed as error:
                 log.warning("page cannot be proven", extra=fields(page=page_number, got=str(error)))
             finally:
                 this_thread.proves = before
         return sums.has_sum(page_number)
 
     def _prove(self, page_number: int) -> None:
-        sums = self.streamer.sums
+        sums, seen = self.streamer.sums, self.streamer.remote.evictions
         faults, begin, proven_end = self._look(page_number)
+        faulty: set[int] = set()
         for fault in faults:
+            faulty.update(self._pages(fault.first_entry, fault.entries_end))
             for page in self._pages(fault.first_entry, fault.entries_end):
                 if not sums.has_sum(page):
                     sums.found_fault(page, PageFault(fault.first_entry, 0, fault.what, "what was committed"))
-        for page in self._pages(begin, proven_end):
+        for page in sorted(set(self._pages(begin, proven_end)) - faulty):
             first, end = sums.entry_range(page)
             if begin <= first and end <= proven_end and page not in sums.bad and not sums.has_sum(page):
-                self._adopt(page)
+                self._adopt(page, seen)
 
     def _pages(self, first_entry: int, entries_end: int) -> range:
         if first_entry >= entries_end:
@@ -230,9 +226,11 @@ class PageBlocks:
         end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
         return range(streamer.page_of_entry(first_entry), end)
 
-    def _adopt(self, page_number: int) -> None:
+    def _adopt(self, page_number: int, seen: int) -> None:
         streamer = self.streamer
         data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
+        if streamer.remote.holds(page_number) and streamer.remote.evictions != seen:
+            return  # it may have been fetched again since its blocks were read
         position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
         if data.count(0, position) != PAGE_SIZE - position:
             fault = PageFault(0, position, "padding that is not all zeros", "zeros")
@@ -263,7 +261,7 @@ class PageBlocks:
                 faults.append(_Fault(begun, entry.number + 1, str(error)))
                 break
             if stored is not None:
-                what = _fault_of(stored, previous)
+                what = _fault_of(stored, previous, self.known_root(stored.number, entry.number))
                 if what is not None:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1
@@ -303,8 +301,10 @@ class NetworkPages(PageBlocks):
         return self.streamer.sums.has_sum(page_number)
 
 
-def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
+def _fault_of(stored: StoredBlock, previous: bytes | None, known: bytes | None) -> str | None:
     """Return the fault in a block's number, root hash or link; None: it is right."""
+    if known not in (None, stored.root_hash):
+        return f"block {stored.number}: another root hash than was proved"
     summary, problem = summary_of(stored)
     if summary is None:
         return problem
@@ -340,9 +340,7 @@ class PageBuilder:
     """Builds a page from its blocks, in order.
 
     Args:
-        page_number: of the page.
         origin: (offset, number) of the first entry of the first block, which may begin before the page.
-        layout: of the stream's blocks.
         network_entries: in the native layout, the entries of the network's stream before the first block.
         of_network: the page is of the network's stream.
     """
@@ -365,11 +363,7 @@ class PageBuilder:
         self._group.begin()
 
     def add(self, number: int, items: tuple[bytes, ...], root_hash: bytes) -> None:
-        """Add the next block.
-
-        Raises:
-            ItemError, LayoutError: it cannot be serialized.
-        """
+        """Add the next block. Raises ItemError or LayoutError."""
         group = self._group
         runs = None
         if self._layout == NATIVE_LAYOUT:

@@ -74,7 +74,6 @@ def ledger_of_file(
     """Read and check the publication in a file: a bare one, or that of block 0 in a block file.
 
     Args:
-        ledger_id: the required id, 32 bytes; None: any.
         bytes_max: most bytes, decompressed.
 
     Raises:
@@ -166,7 +165,7 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
     `needed_count` is the number of nodes that must sign a record file; 0: more than a third.
 
     Raises:
-        LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
+        LedgerKeyError: also if the book has fewer nodes, or fewer usable keys.
     """
     if mode == "hash" or keys.rsa_file is None:
         return None
@@ -187,11 +186,7 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
 
 
 def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None:
-    """Return the ledger data of the operator's file; None: none is named or needed.
-
-    Raises:
-        LedgerKeyError: it cannot be read, or is invalid.
-    """
+    """Return the ledger data of the operator's file; None: none is named or needed. Raises LedgerKeyError."""
     if mode == "hash" or keys.tss_file is None:
         return None
     return ledger_of_file(_path(keys.tss_file, f"ledger key tss:{keys.tss_file}"), keys.tss_id)
@@ -210,11 +205,9 @@ def ledger_to_start_with(
     """Return the ledger data that a node starts with; None: it awaits block 0, or needs none.
 
     Args:
-        mode: mode `hash` needs no ledger data.
         given: `given_ledger` of the keys.
         rsa_book: `given_address_book` of the keys.
         first_number: the block that an empty node begins with; None: any.
-        root_layout: setting `verification.root_layout`.
 
     Raises:
         LedgerKeyError: a key is missing, or contradicts what is here.
@@ -223,7 +216,7 @@ def ledger_to_start_with(
     if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
         return None
     kept = kept_ledger(store.data_dir)
-    block_0 = store.read_block(0) if store.first_number == 0 else None
+    block_0 = store.read_block(0) if store.first_available == 0 else None
     verdict_of_keys = partial(_verdict_on, keys=keys, mode=mode, rsa_book=rsa_book, root_layout=root_layout)
     chosen = given or kept
     if chosen is None and block_0 is not None:

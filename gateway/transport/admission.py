@@ -1,16 +1,8 @@
 """The limits of publish streams: who may open one, and how fast its messages are taken.
 
-Pure. The publish service asks before the race hears of a stream:
-
-    case                                                        answer
-    subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
-    the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
-    its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
-    otherwise                                                   admitted; counted until released
-
-A publisher or address above its messages a second is not refused: the node takes its messages later, and
-gRPC's flow control slows it down. A pace outlives its connections, so reconnecting does not evade it.
-Unproven names are a kind of their own, so invented names push out no others.
+Pure. The publish service asks before the race hears of a stream. A publisher or address above its messages a
+second is not refused, but slowed down by gRPC's flow control. A pace outlives its connections, so
+reconnecting does not evade it. Unproven names are a kind of their own, so invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -75,8 +67,6 @@ class Admission:
         """Count a new stream, or return why it is not admitted; `release` an admitted one.
 
         Args:
-            publisher: its name in the race.
-            address: its network address.
             subjects: the names that its certificate proves.
         """
         limits = self._limits

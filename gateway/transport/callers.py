@@ -22,7 +22,6 @@ STREAM_KEY: Final = f"sluice-stream-{secrets.token_hex(16)}"
 """Metadata with the stream's id, which the door adds to publishers' calls. The name is random in each
 process, so no client can add it."""
 _BEHIND_THE_DOOR: Final = "unix-abstract:"
-"""gRPC's prefix of such a peer name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Caller:
     """Returns whether it is another node (`transport.known_nodes`)."""
 
     def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
-        """Return the key of a publish stream in `MessageShares`; None without a door."""
+        """Return a publish stream's key in `MessageShares`; None without a door."""
         for name, value in context.invocation_metadata() or ():
             if name == STREAM_KEY and self.connection:
                 return StreamKey(self.address, self.connection, int(value))

@@ -1,10 +1,5 @@
 """Connections to gRPC servers, with or without TLS, for publishers, peers and commands.
 
-    ClientTls()                                      TLS; checks the server against the system's authorities
-    ClientTls(ca_file=…)                             … against the authorities in a file
-    ClientTls(ca_file=…, certificate_file=…, key_file=…)   and shows a certificate of its own
-    None                                             no TLS
-
 A shell: it reads files. `ClientTls` holds paths only, so it can be sent to other processes and printed; no
 key appears in a plan or log.
 """
@@ -61,7 +56,7 @@ WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
-"""gRPC's text for PROTOCOL_ERROR, with which Helidon ends a connection at the first call."""
+"""gRPC's text for PROTOCOL_ERROR, Helidon's answer to the first call."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
@@ -80,7 +75,7 @@ class ClientTls:
     """The client's side of a TLS connection."""
 
     ca_file: str | None = None
-    """PEM file of the authorities for the server's certificate; None: the system's."""
+    """PEM file; None: the system's authorities."""
     certificate_file: str | None = None
     key_file: str | None = None
     server_name: str | None = None
@@ -107,11 +102,7 @@ class ClientTls:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self, *, is_http2: bool = True) -> ssl.SSLContext:
-        """Return the OpenSSL context of relayed connections, or of those to a stream server.
-
-        Raises:
-            TlsError: a file is unusable.
-        """
+        """Return the OpenSSL context of relayed connections, or of those to a stream server."""
         self.credentials()  # checks the files with readable errors
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
@@ -129,11 +120,7 @@ class ClientTls:
 
 
 def open_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> aio.Channel:
-    """Open an asyncio channel to `host:port`; it sends nothing before the first call.
-
-    Raises:
-        TlsError: a file of `tls` cannot be read.
-    """
+    """Open an asyncio channel to `host:port`; it sends nothing before the first call."""
     if outgoing.is_relayed(address):
         return aio.insecure_channel(outgoing.relayed(address, tls), options=_relayed(address, options))
     if tls is None:
@@ -187,12 +174,7 @@ async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) 
 def call_once(
     address: str, tls: ClientTls | None, call: Callable[[grpc.Channel], T], options: _Options = ()
 ) -> T:
-    """Open a blocking channel for one call, relayed if the server needs it.
-
-    Raises:
-        TlsError: a file is unusable.
-        grpc.RpcError: the call failed.
-    """
+    """Open a blocking channel for one call, relayed if the server needs it."""
     try:
         with open_blocking_channel(address, tls, options) as channel:
             return call(channel)

@@ -1,6 +1,6 @@
 """The front door of one gRPC server: it listens, and relays each connection to gRPC on a private Unix socket.
 
-A shell: `relay` decides what passes, `doorkeeper` who may connect and for how long; `pump` moves the bytes.
+A shell: `relay` decides what passes, `doorkeeper` who may connect; `pump` moves the bytes.
 
     client ── TCP, TLS ──▶ door ── Unix socket ──▶ gRPC core ──▶ services
                                                                    │ caller_of(context)
@@ -52,7 +52,6 @@ class Door:
     """The door of one address.
 
     Args:
-        limits, notes: of the door.
         shares: admit large messages, over all doors of a node; None: all.
         tls: certificates; None: no TLS.
         nodes: the other nodes of the cluster; None: none connects here.
@@ -121,7 +120,7 @@ class Door:
                 await asyncio.wait_for(self._finished.wait(), LINGER_SECONDS)
 
     def close(self) -> None:
-        """End everything. A second call does nothing."""
+        """End everything; idempotent."""
         self.stop_listening()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -212,7 +211,6 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
     Call it a few times a second.
 
     Args:
-        shares: those of all doors of a node.
         is_urgent: returns whether a waiting stream may bring the next block to commit.
     """
     if not shares.waiting_count:

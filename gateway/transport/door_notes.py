@@ -24,7 +24,7 @@ SHOWN_NS: Final = 600 * 1_000_000_000
 REASONS_SHOWN: Final = 8
 """Kinds of events shown."""
 _LIMITS: Final = {"grpc.address": "grpc.max_message_bytes"}
-"""The setting that limits messages, by the setting of the address."""
+"""The setting that limits messages, by that of the address."""
 
 
 class DoorNotes:
@@ -94,12 +94,12 @@ class DoorNotes:
 
     @property
     def recent_refused_message(self) -> tuple[int, str] | None:
-        """Return time and text of the last message refused in ten minutes, if any."""
+        """Return time and text of the last message refused lately, if any."""
         refused = self._refused_message
         return None if refused is None or self._now_ns() - refused[0] >= SHOWN_NS else refused
 
     def words(self) -> tuple[str, ...]:
-        """Return the events of the last ten minutes, for the status page."""
+        """Return the events of the last ten minutes."""
         self._forget_what_is_over(self._now_ns())
         return tuple(
             f"{self._setting}: {what}: {count}, last from {address}"

@@ -1,16 +1,6 @@
 """The doorkeeper: who may connect, how long each step may take, how many control frames a client may send.
 
-Pure.
-
-    a connection                                             is refused or ended with
-    beyond the places of its kind                            "connections"
-    beyond `connections_per_address_max`                     "connections of an address"
-    without TLS or the client's preface in time              "handshake"
-    without a call in time                                   "no call"
-    with a header block that is not whole in time            "header block"
-    with more bytes of frames without data than its budget   "control frames"
-
-Each expected kind keeps some of the M = `connections_max` places for itself:
+Pure. Each expected kind keeps some of the M = `connections_max` places for itself:
 
     kind       who                                             takes places up to
     node       another node of the cluster                     M without the places kept for the kinds below
@@ -24,6 +14,8 @@ few addresses nor silent connections keep others out.
 
 A budget refills with time and with data, since a client that reads much sends many WINDOW_UPDATEs. An address
 shares the budget of a few connections; when it is empty, its connections are read later.
+
+Source: docs/operations.md, "The front door".
 """
 
 from __future__ import annotations
@@ -40,8 +32,7 @@ __all__ = ["DoorLimits", "DoorTimes", "Doorkeeper", "Guest", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
-"""Bytes of frames without data in a second. A Helidon client sends 26 for each answer; the answers allow some
-more."""
+"""Bytes of frames without data in a second. A Helidon client sends 26 for each answer."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
 """An address's budget, in budgets of one connection."""
@@ -65,7 +56,7 @@ class Guest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DoorTimes:
-    """Time limits of a client's steps."""
+    """Limits of a client's steps."""
 
     handshake_seconds: float = 20.0
     """Time for TLS and the client's preface."""

@@ -1,11 +1,7 @@
 """HTTP/2 frames: found in a byte stream, and written.
 
-Pure. All integers are big-endian:
-
-    length u24 | type u8 | flags u8 | reserved 1 bit, stream id u31 | payload of `length` bytes
-
-`FrameScanner` passes most bytes on in the pieces they came in, and reads only the heads of DATA frames. It
-keeps at most one frame: one that must be seen whole.
+Pure. `FrameScanner` passes most bytes on in the pieces they came in, and reads only the heads of DATA frames.
+It keeps at most one frame: one that must be seen whole.
 
 Source: RFC 9113 sections 4 and 6.
 """
@@ -121,11 +117,7 @@ def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
 
 
 def settings_in(payload: Buffer) -> list[tuple[int, int]]:
-    """Read a SETTINGS frame: identifiers and values, in order.
-
-    Raises:
-        ConnectionBreach: the payload is not a whole number of settings.
-    """
+    """Read a SETTINGS frame: identifiers and values, in order. Raises ConnectionBreach."""
     if len(payload) % 6:
         raise ConnectionBreach(
             "settings",
@@ -146,7 +138,7 @@ class FrameScanner:
         out: gets what goes to the other end, also slices of `feed`'s chunk.
         on_data: gets the head of each DATA frame: flags, stream id, payload bytes; returns True to let it
             pass, False to get it whole in `on_frame`.
-        on_payload: gets the payload of passing DATA, piece by piece.
+        on_payload: gets passing DATA, piece by piece.
         on_frame: gets every other whole frame: type, flags, stream id, payload; returns None to let it pass,
             or bytes to replace it.
         preface: bytes that must come before the first frame; they pass.

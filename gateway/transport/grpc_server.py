@@ -46,7 +46,7 @@ BEFORE_GOODBYE_SECONDS = 0.2
 PLACES_DIVISOR = 16
 """One place in so many is kept for each kind of client."""
 PLACES_PER_NODE = 4
-"""Places kept for each other node: it reports, subscribes and asks for the status, twice at once."""
+"""Each other node reports, subscribes and asks for the status, twice at once."""
 
 # gRPC logs a traceback for each: a client's nonsense could fill the log.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
@@ -54,7 +54,7 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits of a connection that no setting changes."""
+    """Limits that no setting changes."""
 
     idle_seconds_max: int = CONNECTION_IDLE_SECONDS_MAX
     streams_max: int = STREAMS_PER_CONNECTION_MAX
@@ -70,7 +70,7 @@ class ServerPlan:
     setting: str
     """The setting of the address, for messages."""
     address: Address
-    """Where it listens; port 0: a free one."""
+    """Port 0: a free one."""
     message_bytes_max: int
     """The longest message; gRPC answers a longer one with RESOURCE_EXHAUSTED without reading it."""
     keepalive_seconds: float
@@ -85,7 +85,7 @@ class ServerPlan:
     connection_age_grace_seconds: float = 0
     """Time for its open calls after that; 0: no limit."""
     nodes: KnownNodes | None = None
-    """The other nodes; None: none connects here."""
+    """None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
     """Names in certificates with kept places."""
     descriptors_divisor: int = 8
@@ -104,7 +104,7 @@ class GrpcServer:
         self._server = server
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more connections, give calls some time, and close. A second call does nothing."""
+        """Accept no more connections, give calls some time, and close; idempotent."""
         self.door.stop_listening()
         if self.door.has_mended_streams:
             # Helidon's client closes its socket at GOAWAY, and loses answers that it holds.
@@ -123,7 +123,6 @@ async def start_server(
     """Start a server.
 
     Args:
-        plan: its configuration.
         add_services: registers its services.
         notes: records what happens at its door; None: logs it.
         shares: admit large messages; None: all.
@@ -198,7 +197,7 @@ _ABOUT_CLIENTS = (
     "ExecuteBatchError raised in core by servicer method",
     # Metadata that is not UTF-8; gRPC reads it as Latin-1.
     "Invalid encoding on ",
-    # The one stream that no code of ours reads; its call ends with UNKNOWN.
+    # The one stream that no code of ours reads.
     f"Unexpected [DecodeError] raised by servicer method [/{reflection.SERVICE_NAME}/",
 )
 
@@ -208,7 +207,7 @@ def _is_about_client(record: logging.LogRecord) -> bool:
 
 
 def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
-    """Return the channel options of a server."""
+    """Return its channel options."""
     limits = plan.limits
     options = [
         # gRPC would read up to 16 MB ahead on an unread stream, which are not counted in flight.
@@ -239,9 +238,9 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
 def _door_limits(plan: ServerPlan) -> DoorLimits:
     """Return the places of a door within its part of the file descriptors."""
     most, nodes, descriptors = plan.connections_max, plan.nodes, descriptors_max()
-    if descriptors is not None:  # the client's, and both ends of the connection to gRPC
+    if descriptors is not None:  # the client's, and both ends to gRPC
         most = max(1, min(most, descriptors // plan.descriptors_divisor))
-    # With fewer places than configured, an address keeps its proportion.
+    # With fewer places, an address keeps its proportion.
     per_address = max(1, plan.connections_per_address_max * most // plan.connections_max)
     share = 0 if most < PLACES_DIVISOR // 2 else max(1, most // PLACES_DIVISOR)
     has_nodes = nodes is not None and nodes.are_expected
@@ -259,11 +258,7 @@ def _door_limits(plan: ServerPlan) -> DoorLimits:
 
 
 async def _bind(setting: str, address: Address) -> list[socket.socket]:
-    """Bind a socket at each address of a host, all at one port.
-
-    Raises:
-        Fatal: the address is taken, unknown or not allowed.
-    """
+    """Bind a socket at each address of a host, all at one port. Raises Fatal."""
     bound: list[socket.socket] = []
     try:
         found = await asyncio.get_running_loop().getaddrinfo(

@@ -1,8 +1,7 @@
 """Header blocks of HTTP/2: assembled from frames, read within limits, and rewritten.
 
-Pure. A block is the payload of one HEADERS frame and its CONTINUATION frames. The relay passes it on when it
-is whole, because gRPC core keeps a block that never ends. An added field stands at the end as "literal
-without indexing", which leaves the tables of both ends unchanged.
+Pure. The relay passes a block on when it is whole, because gRPC core keeps a block that never ends. An added
+field stands at the end as "literal without indexing", which leaves the tables of both ends unchanged.
 
 Source: RFC 9113 section 6.2; RFC 7541 sections 2.3 and 6.2.2.
 """
@@ -52,11 +51,7 @@ class HeaderBlock:
 
     @classmethod
     def begin(cls, flags: int, stream_id: int, payload: Buffer, now_ns: int) -> HeaderBlock:
-        """Take a HEADERS frame.
-
-        Raises:
-            ConnectionBreach: its padding or priority is longer than the frame.
-        """
+        """Take a HEADERS frame. Raises ConnectionBreach if its padding or priority is too long."""
         start, end = 0, len(payload)
         if flags & Flag.PADDED:
             start = 1
@@ -83,8 +78,7 @@ class HeaderBlock:
     def add(self, kind: int, flags: int, stream_id: int, payload: Buffer) -> None:
         """Take the connection's next frame, which must be the block's CONTINUATION.
 
-        Raises:
-            ConnectionBreach: it is another frame, or the block grows too long.
+        Raises ConnectionBreach if it is another frame, or the block grows too long.
         """
         if kind != FrameKind.CONTINUATION or stream_id != self.stream_id:
             raise ConnectionBreach(
@@ -117,8 +111,7 @@ class HeaderReader:
     def read(self, fragment: Buffer | bytearray) -> Headers:
         """Return the fields of a whole block.
 
-        Raises:
-            ConnectionBreach: it is not HPACK, refers to an unknown field, or is too long.
+        Raises ConnectionBreach if it is not HPACK, refers to an unknown field, or is too long.
         """
         try:
             fields = list(self._decoder.decode(bytes(fragment), raw=True))

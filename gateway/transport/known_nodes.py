@@ -1,11 +1,7 @@
 """The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
-A shell: it resolves names and asks the kernel for this machine's addresses. A caller is a node
-
-    if `peer_subjects` is set    when its certificate proves one of these names
-    else                         when it comes from an address of a name in `peers`, or from `peer_networks`
-
-An address is no proof, but gains only places: a node reads reports over connections that it opens itself.
+A shell: it resolves names and asks the kernel for this machine's addresses. An address is no proof, but gains
+only places: a node reads reports over connections that it opens itself.
 
 A peer may be this node under any name:
 
@@ -15,6 +11,8 @@ A peer may be this node under any name:
     10.0.0.5:40840      127.0.0.1:40840         no: nobody listens there, or another node
 
 `gateway.cluster.peer_follower` finds a load balancer that leads back here.
+
+Source: docs/operations.md, "Who is another node".
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class KnownNodes:
         networks: their networks, beside the addresses of peers, `10.1.0.0/16` each.
         subjects: names in their certificates; with any, no address counts.
         resolve: returns the IP addresses of peers, `host:port` each.
-        look_seconds_min: time between two resolutions that strangers cause.
+        look_seconds_min: between two resolutions that strangers cause.
     """
 
     def __init__(
@@ -127,7 +125,6 @@ async def leads_here(
 
     Args:
         listens_at: the addresses of this process, with their real ports.
-        resolve_seconds_max: time to resolve each name.
     """
     candidates = [address for address in listens_at if address.port == peer.port]
     if not candidates:
@@ -145,7 +142,7 @@ async def leads_here(
 
 
 async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -> list[str]:
-    """Return the peers that do not lead here, `host:port` each; see `leads_here`."""
+    """Return the peers that do not lead here, `host:port` each."""
     own = tuple(listens_at)
     return [str(peer) for peer in peers if not await leads_here(peer, own)]
 

@@ -8,9 +8,8 @@ a message and asks here before the client may send the rest:
     above `message_bytes_max`            yes; gRPC refuses it by those five bytes and receives none of it
     anything else                        yes while the budget and the sender's share have room, else later
 
-Ask when gRPC opens the stream's window, which it does when the service reads: an unread stream would count as
-slow. A message is `done` when the service has taken it over or the stream has ended. A publisher's message is
-taken over when the race counts its items in flight, which may wait for room.
+Ask when gRPC opens the stream's window: an unread stream would count as slow. A message is `done` when the
+service has taken it over (a publisher's: when the race counts its items in flight) or the stream has ended.
 
 Shares. R is the room for one largest message, at most a quarter of the budget:
 
@@ -32,7 +31,7 @@ that it holds, after `grace_ns`. `tick` names slower streams, which the caller e
 granted in bounded time.
 
 Urgent. Held messages may wait for the next commit while that block's publisher waits here. So `hurry` grants
-one message of that block beyond the budget, and only one.
+one message of that block beyond the budget.
 
 Invariants
   - The held messages never exceed the budget by more than one urgent message.
@@ -50,7 +49,7 @@ from typing import Final, NamedTuple, TypeVar
 __all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageShares", "StreamKey"]
 
 SMALL_BYTES: Final = 1 << 20
-"""A stream's window (`STREAM_WINDOW_BYTES`) holds such a message, which needs no grant."""
+"""A stream's window (`STREAM_WINDOW_BYTES`) holds such a message."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
 """The pace of a connection's large messages while others wait; a busy node may read no faster."""
@@ -96,8 +95,6 @@ class MessageShares:
     Args:
         budget_bytes: `grpc.max_receiving_bytes`; at least `message_bytes_max`.
         message_bytes_max: `grpc.max_message_bytes`.
-        small_bytes: a message up to this length passes uncounted.
-        bytes_per_second: the pace of a connection while others wait.
         grace_ns: time before the pace is required.
     """
 
@@ -125,14 +122,14 @@ class MessageShares:
         # Addresses, their connections and their messages; the next one stands first.
         self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
-        """Streams that wait for a grant."""
+        """How many streams wait for a grant."""
         self._waiting_since_ns = 0  # while there are any
         self._ticked_at_ns = 0
 
     def ask(self, key: StreamKey, size_bytes: int, now_ns: int) -> bool:
         """Return whether a stream may receive its next message now; if not, a later `done` grants it.
 
-        `key` neither holds a message nor waits for one; `now_ns` is a monotonic clock's time.
+        `key` neither holds a message nor waits for one.
         """
         if size_bytes <= self._small_bytes or size_bytes > self._message_bytes_max:
             return True

@@ -40,7 +40,7 @@ def too_long(details: str | None) -> TooLong | None:
 
 
 def why_too_long(details: str | None, setting: str) -> str | None:
-    """Return a text with both lengths and the receiver's setting to change, if that is the failure."""
+    """Return a text with both lengths and the setting to change, if that is the failure."""
     found = too_long(details)
     if found is None:
         return None

@@ -60,11 +60,7 @@ def learn(address: str) -> bool:
 
 
 def relayed(address: str, tls: ClientTls | None) -> str:
-    """Return the target of a channel that is relayed to `host:port`.
-
-    Raises:
-        TlsError: a file of `tls` cannot be read.
-    """
+    """Return the target of a channel that is relayed to `host:port`."""
     if tls is not None:
         tls.context()  # now, for the caller's sake
     return f"unix:{_thread_of_process().socket_of(address, tls)}"
@@ -162,11 +158,6 @@ class _RelayThread:
             pump.close()
 
     async def _connected(self, found: Sequence[tuple[Any, ...]]) -> socket.socket:
-        """Connect to the first address of a host that answers.
-
-        Raises:
-            OSError: none does.
-        """
         last: OSError = OSError("no address")
         for family, kind, protocol, _, name in found:
             server = socket.socket(family, kind, protocol)

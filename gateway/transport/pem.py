@@ -2,12 +2,10 @@
 
 Pure. gRPC names no unusable file. No error shows anything of a key. Keys with grpcio 1.85 (BoringSSL):
 
-    RSA, P-256, P-384           work for servers and clients
-    P-521, Ed25519              work for a server whose clients use Go or OpenJDK, and for a client of a
-        server in
-                                Go, such as a TLS proxy. BoringSSL, and so Sluice itself, does not offer such
-                                signatures
-    anything else               does not work
+    RSA, P-256, P-384     work for servers and clients
+    P-521, Ed25519        work for a server whose clients use Go or OpenJDK, and for a client of a server in
+                          Go. BoringSSL, and so Sluice itself, does not offer such signatures
+    anything else         does not work
 """
 
 from __future__ import annotations
@@ -28,19 +26,14 @@ __all__ = ["certificates_in", "check_key"]
 _Named = Path | str
 
 _RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
-"""Bits of an RSA modulus: a shorter one cannot sign a handshake (PSS with SHA-256), BoringSSL loads no longer
-one."""
+"""A shorter modulus cannot sign a handshake (PSS with SHA-256), BoringSSL loads no longer one."""
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
 _EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # usable by anybody
 
 
 def certificates_in(pem: bytes, file: _Named, what: str) -> list[x509.Certificate]:
-    """Read the certificates of a file, at least one; errors blame `what`.
-
-    Raises:
-        TlsError: they cannot be used.
-    """
+    """Read the certificates of a file, at least one; errors blame `what`."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -62,9 +55,7 @@ def check_key(
 
     Args:
         pem: the key, without a passphrase.
-        file, certificate_file: their paths.
         what: the name that errors blame.
-        certificate: the certificate.
         is_quick: skip a check of the key's numbers that takes a second with a long RSA key.
 
     Raises:
@@ -97,7 +88,6 @@ def _private_key(pem: bytes, file: _Named, what: str, *, is_quick: bool) -> Priv
 
 
 def _kind(key: PublicKeyTypes) -> str:
-    """Name a kind of key: RSA, P-256, secp256k1, Ed25519."""
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _CURVES.get(key.curve.name, key.curve.name)
     return type(key).__name__.removesuffix("PublicKey")

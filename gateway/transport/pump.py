@@ -1,7 +1,7 @@
 """The pump of one relayed connection: two sockets and the relay between them.
 
-A shell, on the event loop. It copies data once: from a socket into a buffer that all connections of the loop
-share, and from there into the other socket. While one end accepts no data, the pump does not read the other.
+A shell, on the event loop. It copies data once, through a buffer that all connections of the loop share.
+While one end accepts no data, the pump does not read the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class SocketEnd:
 
     Args:
         sock: a non-blocking socket.
-        on_readable: called when there is something to read.
         on_lost: called when a send finds that the other side has left.
     """
 
@@ -67,7 +66,7 @@ class SocketEnd:
     ) -> None:
         self.socket = sock
         self.secure: SecureSocket | None = None
-        """Its TLS, if any."""
+        """Its TLS."""
         self.on_drained: Callable[[], None] = lambda: None
         """Called when all waiting data is sent."""
         self._loop = loop
@@ -112,11 +111,7 @@ class SocketEnd:
             self._on_readable()
 
     def read_into(self, buffer: memoryview) -> int | None:
-        """Read what there is; return 0 at the end, None if there is nothing now.
-
-        Raises:
-            OSError: the other side has left.
-        """
+        """Read what there is; return 0 at the end, None if there is nothing now."""
         if self._is_closed:
             return None
         if self.secure is None:
@@ -190,7 +185,7 @@ class SocketEnd:
             self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Forget the socket. A second call does nothing."""
+        """Forget the socket; idempotent."""
         if self._is_closed:
             return
         self._is_closed, self._is_reading = True, False
@@ -237,7 +232,7 @@ class PrivateFolder:
         self._finalizer = weakref.finalize(self, _remove_folder, self.path, self._lock, os.getpid())
 
     def close(self) -> None:
-        """Remove it. A second call does nothing."""
+        """Remove it; idempotent."""
         self._finalizer()
 
 
@@ -355,11 +350,7 @@ class Pump(Generic[AnyRelay]):
         """TLS has failed; the pump closes the connection next."""
 
     def on_outside(self) -> None:
-        """The relay has taken bytes of the outside.
-
-        Raises:
-            ConnectionBreach: the connection ends.
-        """
+        """The relay has taken bytes of the outside. Raises ConnectionBreach."""
 
     def on_grpc(self) -> None:
         """The relay has taken bytes of gRPC."""
@@ -516,7 +507,7 @@ class Pump(Generic[AnyRelay]):
         return True
 
     def close(self) -> None:
-        """Close both sockets. A second call does nothing."""
+        """Close both sockets; idempotent."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,7 +1,7 @@
 """The relay of one connection between the outside and gRPC core; it mends what gRPC core would refuse.
 
-Pure: bytes in, bytes out. In a node (`gateway.transport.door`) a `ServerRelay` has a client outside; in a
-client (`gateway.transport.outgoing`) a `ClientRelay` has a server outside.
+Pure: bytes in, bytes out. In a node a `ServerRelay` has a client outside; in a client a `ClientRelay` has a
+server outside.
 
 Frames pass unchanged, flow control included, but for four things:
 
@@ -69,7 +69,7 @@ STREAMS_MAX: Final = 4_096
 """Open streams of one connection. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but silently
 ignores streams with an even number or begun after its GOAWAY."""
 _PREFIX_BYTES: Final = 5
-"""Compression u8 and length u32 in front of each gRPC message."""
+"""Compression u8 and length u32 in front of a message."""
 _RESOURCE_EXHAUSTED: Final = b"8"
 """gRPC core's status for a message that is too long."""
 _NEARLY_USED_UP: Final = 1 << 16
@@ -179,19 +179,11 @@ class FrameRelay(ABC):
     # --- what the caller does -------------------------------------------------------------------------------
 
     def from_outside(self, chunk: memoryview) -> None:
-        """Take bytes from outside.
-
-        Raises:
-            ConnectionBreach: the connection ends.
-        """
+        """Take bytes from outside."""
         self._outside.feed(chunk)
 
     def from_grpc(self, chunk: memoryview) -> None:
-        """Take bytes from gRPC core.
-
-        Raises:
-            ConnectionBreach: the connection ends.
-        """
+        """Take bytes from gRPC core."""
         self._grpc.feed(chunk)
 
     def end(self, breach: ConnectionBreach) -> None:
@@ -315,7 +307,6 @@ class FrameRelay(ABC):
         """Handle a whole header block from outside; return its replacement."""
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
-        """Handle DATA that is padded or waits."""
         stream = self._streams.get(stream_id)
         if stream is None:  # it ended while the frame was coming
             return None

@@ -74,12 +74,8 @@ class ServerTls:
     """The TLS side of one server.
 
     Args:
-        files: the PEM files.
         setting: the setting for messages, `grpc.tls`.
         is_http2: offer HTTP/2 in the handshake, as gRPC does.
-
-    Raises:
-        TlsError: a file is unusable.
     """
 
     def __init__(self, files: TlsFiles, setting: str, *, is_http2: bool = True) -> None:
@@ -92,7 +88,7 @@ class ServerTls:
         self._context = _context(self._loaded, is_http2)
         self.setting = setting
         self.problem: str | None = None
-        """Why the present files are not in use, if so."""
+        """Why the present files are not in use."""
         self._log_loaded("certificate loaded")
 
     @property
@@ -143,7 +139,6 @@ class ServerTls:
         return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:
-        """Return inode, time and size of each file; zeros for a missing one."""
         stamp = []
         for path in (self._files.certificate, self._files.key, self._files.client_ca):
             try:
@@ -169,7 +164,7 @@ class ServerTls:
 
 
 def certificate_notes(certificates: Sequence[ServerTls]) -> tuple[str, ...]:
-    """Return the present and coming problems of certificates, as text."""
+    """Return present and coming problems, as text."""
     notes = []
     now = datetime.now(UTC)
     for tls in certificates:
@@ -275,8 +270,7 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
 def _load(files: TlsFiles, setting: str) -> _Loaded:
     """Read the files and check that gRPC can use them.
 
-    Raises:
-        TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
+    Raises TlsError if one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
     """
     certificate_pem = _read(files.certificate, f"{setting}_certificate")
     key_pem = _read(files.key, f"{setting}_key")

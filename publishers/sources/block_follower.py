@@ -60,9 +60,7 @@ class BlockFollower:
 
     Args:
         addresses: gateways, `host:port` each, in order of preference.
-        start: the first block.
         end: the last block; None: without end.
-        tls: None: connect without TLS.
         patience_seconds: the longest time without a subscription, which may be quiet; 0: no limit.
         on_trouble: called with one line when the follower leaves a gateway.
         message_bytes_max: the longest message.
@@ -102,7 +100,6 @@ class BlockFollower:
         Raises:
             SourceRefused: every gateway refuses the start, or an item is longer than `message_bytes_max`.
             SourceUnreachable: no gateway accepted a subscription for `patience_seconds`.
-            TlsError: a file of `tls` cannot be read at the first connection.
         """
         machine = self._machine
         self._heard_at = time.monotonic()
@@ -196,7 +193,7 @@ class BlockFollower:
                 yield block
 
     async def _resolve_start(self, channel: aio.Channel) -> int | None:
-        """Ask a gateway for its first block, or its next; None: its chain may begin with any block."""
+        """Ask for the first block, or the next; None: the chain may begin with any block."""
         call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
             node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
         )

@@ -78,11 +78,8 @@ class BlockGateways:
     """The gateways of one chain, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
-        gateways: `host:port` each.
-        tls: None: connect without TLS.
         answer_seconds: the longest silence of a gateway; at most `deadline_seconds`.
         deadline_seconds: the longest time without a block that is there.
-        message_bytes_max: the longest message.
     """
 
     def __init__(
@@ -138,7 +135,6 @@ class BlockGateways:
         Raises:
             SourceUnreachable: no gateway gave the next block within the deadline.
             SourceRefused: the next block has an item that is longer than `message_bytes_max`.
-            TlsError: a file of `tls` cannot be read.
         """
 
         def subscribe(address: str, next_number: int) -> Iterator[Block]:

@@ -60,8 +60,7 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
     """Return the chain of runs in order of partitions and rows; None: there are no blocks.
 
-    Raises:
-        FrameError: naming the numbers that are missing or repeated.
+    Raises FrameError.
     """
     if not runs:
         return None
@@ -99,7 +98,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _named(ranges: list[tuple[int, int]]) -> str:
-    """Name ranges for people: `block 3 is`, `blocks 3, 5 to 9 are`."""
+    """`block 3 is`, `blocks 3, 5 to 9 are`."""
     words = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:_NAMED_MAX]]
     text = ", ".join(words)
     if len(ranges) > _NAMED_MAX:

@@ -27,7 +27,7 @@ def blocks_that_begin_in(
     """Yield the blocks whose first entry is in a part of a stream.
 
     Args:
-        entries: of the stream from `first_number` on; it reads no more than it needs.
+        entries: from `first_number` on; it reads no more than it needs.
         first_number: of the part. Entry 0 of a stream must begin a block.
         end_number: the entry after the part's last.
 

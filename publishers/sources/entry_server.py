@@ -26,8 +26,6 @@ class EntryServers:
     """The servers of one stream, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
-        servers: at least one.
-        stream_type: named by every command.
         answer_seconds: for connecting and for each answer.
         deadline_seconds: the longest time without an entry.
     """

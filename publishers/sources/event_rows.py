@@ -110,7 +110,6 @@ def event_row(
 
 
 def _values(event: Event) -> dict[str, Any] | None:
-    """Return an event's fields by column; None: one does not fit."""
     names = _BY_EVENT.get(type(event), {})
     row: dict[str, Any] = {}
     for field in fields(event):  # type: ignore[arg-type]

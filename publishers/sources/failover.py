@@ -61,12 +61,9 @@ def read_on(
         servers: in order of preference.
         read: reads one server from a number on.
         faults: the exceptions of `read` after which the next server is read.
-        what: a word for the error and the log, such as `block`.
         deadline_seconds: the longest time without a further number.
-        wait: sleeps.
 
-    Raises:
-        SourceUnreachable: the deadline has passed.
+    Raises SourceUnreachable at the deadline.
     """
     next_number = first
     give_up_at = time.monotonic() + deadline_seconds

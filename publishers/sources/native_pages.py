@@ -101,13 +101,7 @@ class NativePages:
         return f"entries below {self._pages.header.total_entries}, those of {self._path}"
 
     def _from(self, number: int) -> Iterator[Entry]:
-        """Yield the entries from one on; the page that has it is found by bisection."""
-        low, high = 0, self._pages.page_count
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._pages.run_from(middle).first_number <= number:
-                low = middle
-            else:
-                high = middle
-        entries = chain.from_iterable(self._pages.pages_from(self._pages.run_from(low)))
+        """Yield the entries from one on."""
+        page_number = self._pages.page_of_entry(number)
+        entries = chain.from_iterable(self._pages.pages_from(self._pages.run_from(page_number)))
         return (entry for entry in entries if entry.number >= number)

@@ -1,7 +1,4 @@
-"""A legacy client that compares the stream of a node with its source, over TCP, for the demo and tests.
-
-The entries that a client gets must decode to exactly the published items.
-"""
+"""A legacy client that compares the stream of a node with its source, over TCP, for the demo and tests."""
 
 from __future__ import annotations
 
@@ -65,7 +62,6 @@ class StreamReader(threading.Thread):
         self.join()
 
     def _take(self, decoder: BlockDecoder, entry: Entry) -> int | None:
-        """Count an entry; return the number of the block that it ends."""
         self.totals.entries += 1
         stored = decoder.feed(entry.type, entry.data)
         if stored is None:

@@ -1,8 +1,5 @@
 """A stream file in runs of data pages, for many readers at once, while a node may append to it.
 
-    | header page | page 0 | page 1 | page 2 | page 3 | ...
-                  '------ run 0 ----'------ run 1 ----'
-
 A data page begins with an entry, whose head has its number; so a reader needs nothing before its run. What
 the header says is committed does not change; readers lock nothing and open no other file.
 Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
@@ -10,6 +7,7 @@ Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the for
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from sluice.datastream.layout import (
     HEADER_PAGE_SIZE,
     HEADER_SIZE,
     PACKET_DATA,
+    PACKET_PADDING,
     PAGE_SIZE,
     Entry,
     StreamHeader,
@@ -47,7 +46,6 @@ class PageRun:
     """Consecutive data pages of a file."""
 
     first_page: int
-    """0-based."""
     end_page: int
     """The page after the last."""
     first_number: int
@@ -66,11 +64,13 @@ class PagesReader:
 
     Raises:
         OSError: it cannot be opened.
-        StreamFileRefused: it is no stream file, or its header is wrong.
+        StreamFileRefused: its header is wrong.
     """
 
+    header: StreamHeader
+
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path: Path | str = path
         self._disk = RealDisk(path, writable=False)
         try:
             self.header = self._inspect()
@@ -89,11 +89,13 @@ class PagesReader:
         """Data pages in use."""
         return pages_used(self.header.total_length)
 
-    def plan(self, parts: int) -> list[PageRun]:
-        """Cut the pages into at most `parts` runs of about the same length; raise EntriesDisagree."""
+    def plan(self, parts: int, first_page: int = 0, end_page: int | None = None) -> list[PageRun]:
+        """Cut pages into at most `parts` runs of about the same length; raise EntriesDisagree."""
         return [
             PageRun(start, stop, self._first_number(start), self._first_number(stop))
-            for start, stop in cut_evenly(0, self.page_count, parts)
+            for start, stop in cut_evenly(
+                first_page, self.page_count if end_page is None else end_page, parts
+            )
         ]
 
     def run_from(self, page_number: int) -> PageRun:
@@ -109,7 +111,6 @@ class PagesReader:
         """Read page by page, from the beginning of a run to the end of the stream.
 
         Args:
-            run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
                 end at the latest; returns the entries, or raises PageFault.
 
@@ -120,10 +121,9 @@ class PagesReader:
         for page_number in range(run.first_page, self.page_count):
             if page_number == run.end_page and number != run.end_number:
                 self._disagree(page_number, 0, number, f"entry {number}", f"entry {run.end_number}")
-            start = page_start(page_number)
-            end = min(PAGE_SIZE, self.header.total_length - start)
+            end = min(PAGE_SIZE, self.header.total_length - page_start(page_number))
             try:
-                page = read(self._disk.pread(end, start), number, end)
+                page = read(self._page(page_number, end), number, end)
             except PageFault as fault:
                 self._disagree(page_number, fault.position, fault.number, fault.found, fault.expected)
             number += len(page)
@@ -131,6 +131,13 @@ class PagesReader:
         if number != self.header.total_entries:
             expected = f"TotalEntries {self.header.total_entries}"
             self._disagree(self.page_count - 1, 0, number, f"{number} entries", expected)
+
+    def page_of_entry(self, number: int) -> int:
+        """Return the page of an entry, or the page count behind the last; raise EntriesDisagree."""
+        return bisect_right(range(self.page_count), number, key=self._first_number) - 1
+
+    def _page(self, page_number: int, end: int) -> bytes:
+        return self._disk.pread(end, page_start(page_number))
 
     def _inspect(self) -> StreamHeader:
         page = self._disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)
@@ -145,7 +152,10 @@ class PagesReader:
         head = self._disk.pread(ENTRY_HEAD_SIZE, page_start(page_number))
         packet_type, _, _, number = ENTRY_HEAD.unpack(head)
         if packet_type != PACKET_DATA:
-            self._disagree(page_number, 0, 0, f"packet type {packet_type}", f"packet type {PACKET_DATA}")
+            found = f"packet type {packet_type}"
+            if packet_type == PACKET_PADDING:
+                found += ", as of a page that a node has given up to an archive: read that"
+            self._disagree(page_number, 0, 0, found, f"packet type {PACKET_DATA}")
         if page_number == 0 and number != 0:
             self._disagree(0, 0, 0, f"entry {number}", "entry 0")
         return int(number)

@@ -1,16 +1,10 @@
 """Blocks in Spark: data sources, a sink, and functions over DataFrames of blocks.
 
-A block is a row, `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
-
-    blockfiles    reads block files in folders and archives
-    datastream    reads a stream file, or a data streamer over TCP
-    blockstream   reads blocks from gateways, and publishes to them
-
     from sluice.publishers.spark import publish, register
     register(spark)
     publish(spark.read.format("blockfiles").load("chain/"), "127.0.0.1:40840")
 
-docs/spark.md has the options.
+Source: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -85,9 +79,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session; again is
-    harmless.
-    """
+    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session."""
     from sluice.publishers.spark.block_files import BlockFilesDataSource
     from sluice.publishers.spark.block_stream import BlockStreamDataSource
     from sluice.publishers.spark.data_stream import DataStreamDataSource
@@ -104,8 +96,8 @@ def _environment_for_many_queries(spark: SparkSession) -> Iterator[None]:
 
     PySpark (4.3) makes a Java HashMap of it for each data source, and each streaming query puts names into
     that map from its own thread (PythonStreamingSourceRunner.init). Two queries that begin at once can
-    corrupt the map's size. Then no task of any query of the session can be read (OptionalDataException), even
-    after a restart. PySpark keeps a Java map that it is given.
+    corrupt it; then no task of the session can be read (OptionalDataException), even after a restart. PySpark
+    keeps a Java map that it is given.
     """
     # Over Spark Connect the server makes these maps.
     jvm = getattr(spark, "_jvm", None)

@@ -45,7 +45,6 @@ def row_batches(
     Args:
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
-        rows_max: of a batch.
         bytes_max: a batch ends once it has reached this size.
     """
     schema = arrow_schema(columns)
@@ -77,8 +76,7 @@ def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
     """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` doubles its buffer as it grows: slow and several times as large for large batches, but faster
-    for small ones.
+    `pa.array` doubles its buffer as it grows, which is slow for large batches, but faster for small ones.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -105,7 +103,7 @@ Refuse = Callable[[int | None, str], PublisherError]
 def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
     """Yield the rows of batches, values by column.
 
-    `refuse` makes the error to be raised: a number or items are null, or a number is below 0.
+    `refuse` makes the error for a number or items that are null, or a number below 0.
     """
     for batch in batches:
         names = batch.schema.names

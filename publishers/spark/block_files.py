@@ -1,8 +1,7 @@
 """The Spark source `blockfiles`: blocks in files and archives as rows, one per block; batch and streaming.
 
 A partition holds consecutive blocks in order, and reads only its own members of an archive. In a batch a
-missing number is an error before anything is read. A stream waits for a missing number, and for a damaged
-file that changed a moment ago; its offset is a block number.
+missing number is an error before anything is read. A stream waits for it; its offset is a block number.
 
 Checking and hashing here saves a process: Spark would carry each block to it through the JVM.
 Source: docs/spark.md, "Sources", "Block files".
@@ -79,7 +78,7 @@ _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The source's options, read and checked."""
+    """The source's options, checked."""
 
     folders: BlockFolders
     first_block: int | None = None
@@ -148,7 +147,7 @@ class BlockFilesDataSource(DataSource):
         return "blockfiles"
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for; raise OptionError."""
+        """Return the wanted columns; raise OptionError."""
         return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -221,7 +220,7 @@ class BlockFilesStreamReader(NumberStreamReader):
         return end
 
     def available_end(self) -> int:
-        """Return the number after the highest; files of blocks that were read may be gone."""
+        """Return the number after the highest: files of blocks that were read may be gone."""
         places = self._places()
         return places[-1].number + 1 if places else 0
 
@@ -247,7 +246,6 @@ class BlockFilesStreamReader(NumberStreamReader):
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Return the paths of `load`; raise OptionError if `paths` is no JSON array of texts."""
     text = options.get("paths")
     if text is None:
         return [options.get("path", "")]
@@ -268,7 +266,7 @@ def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRang
             return _BLOCK_BYTES + store.state(place.path).size_bytes
         return _BLOCK_BYTES
 
-    # In a bucket, asking for the size of each object would cost more than it gains.
+    # In a bucket, asking for each size would cost more than it gains.
     weights = [
         _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
     ]
@@ -305,7 +303,6 @@ def _rows(
 
 
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
-    """Wait until a file that is being written holds a whole block or no longer changes."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
         with suppress(BlockFileError, ItemError):

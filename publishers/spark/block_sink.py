@@ -60,7 +60,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LAST_WORD_SECONDS: Final = 1.0
-"""Longest wait for each gateway to say what it holds after a failed job: often it is silent."""
+"""Longest wait for each gateway to say what it holds after a failed job."""
 BATCH_REPORTS_KEPT: Final = 100
 """Batches of a streaming query whose reports stay in `report_path`."""
 PACE_LEAD_SECONDS: Final = 1.0
@@ -81,7 +81,6 @@ class PartitionPublished(WriterCommitMessage):
 
     reports: tuple[str, ...]
     query_id: str | None = None
-    """Spark's id of the streaming query."""
 
 
 class _Runs:
@@ -93,13 +92,13 @@ class _Runs:
         self._next_number: int | None = None
 
     async def begin(self) -> int | None:
-        """Return the first block of the next run; None: there is none."""
+        """Return the first block of the next run."""
         if self._pending is None:
             self._pending = await anext(self._blocks, None)
         return None if self._pending is None else self._pending.number
 
     async def strict(self) -> AsyncIterator[Block]:
-        """Yield all blocks as they come; the client refuses what is out of order."""
+        """Yield all blocks; the client refuses what is out of order."""
         while self._pending is not None:
             yield self._pending
             self._pending = await anext(self._blocks, None)
@@ -204,9 +203,8 @@ async def _paced(
 ) -> AsyncIterator[Block]:
     """Yield each block when it is due, or by chance up to half an interval later.
 
-    So do consensus nodes: all have a block at almost the same time, and none is always the first. Times count
-    from the first block that is asked for. At the beginning of the chain all racing publishers first get time
-    to connect.
+    So do consensus nodes: none is always the first. Times count from the first block that is asked for; at
+    the beginning of the chain all racing publishers first get time to connect.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
@@ -220,8 +218,8 @@ async def _paced(
 class PreparedBlocks:
     """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
 
-    Spark hands a task its rows by blocking calls, and decoding and checking take time; the event loop
-    publishes meanwhile. At the limit the thread waits, and Spark with it.
+    Spark hands a task its rows by blocking calls; the event loop publishes meanwhile. At the limit the thread
+    waits, and Spark with it.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
@@ -289,13 +287,13 @@ class PreparedBlocks:
 
 
 class BlockStreamWriter(DataSourceArrowWriter):
-    """The writer of a batch: publishes partitions on the workers, and gathers reports on the driver."""
+    """The writer of a batch. It publishes on the workers, and gathers reports on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition; see `publish_partition`."""
+        """See `publish_partition`."""
         return _message(publish_partition(iterator, self._options, is_streaming=False))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -318,7 +316,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition of a batch; see `publish_partition`."""
+        """See `publish_partition`."""
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
         return _message(publish_partition(iterator, self._options, is_streaming=True), query_id)
@@ -343,7 +341,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports, on the driver, before a block is sent; raise OptionError."""
+    """Make the folder for reports before a block is sent; raise OptionError."""
     folder = _report_folder(report_path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -354,9 +352,7 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Return the reports that `commit` wrote to `report_path`, one of each publisher of each partition with
-    blocks.
-    """
+    """Return the reports that `commit` wrote to `report_path`."""
     path = _report_file(folder, publisher_id)
     if not path.exists():
         return []

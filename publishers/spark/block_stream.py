@@ -1,8 +1,5 @@
 """The Spark source and sink `blockstream`: the blocks of gateways; batch and streaming.
 
-    blocks.write.format("blockstream").option("gateways", "a:40840,b:40840").mode("append").save()
-    spark.read.format("blockstream").option("gateways", "a:40840,b:40840").load()
-
 Writing publishes (block_sink.py). Reading subscribes to committed blocks; when one gateway fails, the next
 takes over. The streaming offset is a block number. A query with `from` `latest` asks for the latest block
 once, when it begins; if a gateway has no block then, every block is later.
@@ -68,7 +65,7 @@ FIRST, LATEST = "first", "latest"
 
 @dataclass(frozen=True)
 class SubscriptionOptions:
-    """The options of reading, parsed and checked."""
+    """The options of reading."""
 
     gateways: tuple[str, ...]
     tls: ClientTls | None = None
@@ -149,8 +146,8 @@ class BlockStreamDataSource(DataSource):
         """Return the writer of a batch.
 
         Raises:
-            OptionError: an option is wrong, `report_path` cannot be written to, or the mode is `overwrite`: a
-                chain only grows.
+            OptionError: also if `report_path` cannot be written to, or the mode is `overwrite`: a chain only
+                grows.
             SchemaError: the DataFrame does not have the columns of blocks.
         """
         return BlockStreamWriter(self._checked_for_writing(schema, overwrite))
@@ -211,12 +208,11 @@ class SubscriptionReader(NumberStreamReader):
     def first_number(self) -> int | None:
         """Return the block that a new query begins with; None: the gateway has none yet.
 
-        Raises:
-            SourceUnreachable: no gateway named its latest block within the deadline.
+        Raises SourceUnreachable if no gateway named its latest block within the deadline.
         """
         if self._options.begin != LATEST:
             return self.first_arrival()
-        # Silence must not count as an empty gateway: the query would begin with the chain's first block.
+        # Silence must not count as an empty gateway: the query would begin with the first block.
         held = self._options.connect().held_in_time("the latest block")
         return None if held.last is None else held.last + 1
 
@@ -237,7 +233,7 @@ class SubscriptionReader(NumberStreamReader):
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range of blocks; each part is a subscription."""
+        """Cut a range; each part is a subscription."""
         return [BlockRange(*part) for part in cut_evenly(first, end, self._options.partition_count or 1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,8 @@
 
 The driver lists block files, asks a node what it holds, and reads the block numbers of stream files and
 tables. So a broken chain (no blocks, a gap, a number twice, a missing end) is an error before a job starts.
-The stream of a data streamer's server is a query that ends where the stream ended when the query began.
-Blocks of a network's own stream (`server`, `file`) are made here.
+The stream of a server is a query that ends where the stream ended when it began. Blocks of a network's own
+stream (`server`, `file`) are made here.
 Source: docs/spark.md.
 """
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChainFrame:
-    """A chain that is ready for the sink."""
+    """A chain, ready for the sink."""
 
     frame: DataFrame
     """Partitions are consecutive ranges in order."""
@@ -57,13 +57,13 @@ class ChainFrame:
 
 
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
-    """Check block files before Spark starts, which takes seconds; raise BlockListError or OptionError."""
+    """Check block files before Spark starts; raise BlockListError or OptionError."""
     if source.kind == "blockfiles":
         _listed(source, numbers)
 
 
 def check_options(source: SourceName) -> None:
-    """Check the options of one of Sluice's formats; raise OptionError. Spark's own formats take any."""
+    """Raise OptionError for a wrong option of one of Sluice's formats; Spark's own formats take any."""
     from sluice.publishers.spark.block_files import FileOptions
     from sluice.publishers.spark.block_stream import SubscriptionOptions
     from sluice.publishers.spark.data_stream import StreamOptions
@@ -98,8 +98,7 @@ def checked_where_read(
     are made here are not checked.
 
     Args:
-        source: what to read.
-        sink: options of the sink. If either side has `check`, both stay as they are.
+        sink: its options. If either side has `check`, both stay as they are.
         is_signed_next: whether blocks get their proofs only after they are read.
     """
     if source.is_network:
@@ -243,7 +242,7 @@ def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shar
     from sluice.publishers.spark.publishing import is_shuffled, plan_frame
     from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
-    # All processors read the numbers; a publisher reads with its parts.
+    # All processors read the numbers.
     found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
     check_schema(found.schema)
     plan = plan_frame(found)
@@ -332,7 +331,7 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
-    """Return the entry that a block begins with; None: the server does not have the block."""
+    """Return the entry that a block begins with; None: the server does not have it."""
     bookmark = bookmark_of(block_number)
     try:
         number = client.bookmark(bookmark).number - 1  # the answer is the first entry behind bookmarks

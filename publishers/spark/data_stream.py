@@ -1,7 +1,8 @@
-"""The Spark source `datastream`: the entries of a data stream, from its file (batch) or a server (streaming).
+"""The Spark source `datastream`: the entries of a data stream, from its file or archive (batch) or a server
+(streaming).
 
-A partition of the file is a run of data pages; with `decode` `blocks` it has the blocks that begin in it. Of
-a native chain these are pages of `blocks.bin`. The streaming offset is an entry number.
+A partition of a file or an archive is a run of data pages; with `decode` `blocks` it has the blocks that
+begin in it. Of a native chain these are pages of `blocks.bin`. The streaming offset is an entry number.
 Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 """
 
@@ -14,16 +15,19 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluice.datastream.events.events import Generation
 from sluice.datastream.layout import Entry
 from sluice.gateway.addresses import Address, parse_addresses
+from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.errors import AddressError
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
+from sluice.publishers.sources.archive_runs import ArchivePagesReader, is_archive
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
@@ -82,19 +86,25 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
 }
 """The columns of each `decode`."""
 _KNOWN: Final = option_names(
-    "path server decode generation partitions from entries_per_batch stream_type deadline_seconds"
+    "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
+    "endpoint region"
 )
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The source's options, parsed and checked."""
+    """The source's options, checked."""
 
     decode: str = "entries"
     generation: Generation | None = None
     """None: by the bytes."""
     partition_count: int = field(default_factory=processor_count)
-    first_entry: int = 0
+    first_number: int = 0
+    """The first entry; of a file or an archive with `decode` `blocks`, the first block."""
+    last_number: int = NUMBER_MAX
+    """The last of them."""
+    store: StoreOptions = field(default_factory=StoreOptions)
+    """Of an archive."""
     entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
     stream_type: int = 1
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
@@ -109,7 +119,9 @@ class StreamOptions:
                 decode=one_of(options, "decode", tuple(COLUMNS)),
                 generation=None if generation in (None, "auto") else Generation(generation),
                 partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
-                first_entry=whole_number(options, "from", 0, NUMBER_MAX),
+                first_number=whole_number(options, "from", 0, NUMBER_MAX),
+                last_number=whole_number(options, "to", 0, NUMBER_MAX),
+                store=StoreOptions(options.get("endpoint"), options.get("region")),
                 entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
                 stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
@@ -156,13 +168,18 @@ class DataStreamDataSource(DataSource):
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
-        path = folder_of(required(self.options, "path", "the stream file, or the data folder of a node"))
-        file = block_file_in(path) if options.decode == "blocks" else stream_file_in(path)
-        return DataStreamReader(file, options, columns_of(schema, options.columns))
+        expected = "the stream file, the data folder of a node, or the URL of an archive"
+        path = required(self.options, "path", expected)
+        if is_archive(path):
+            return DataStreamReader(path, options, columns_of(schema, options.columns))
+        in_folder = block_file_in if options.decode == "blocks" else stream_file_in
+        return DataStreamReader(in_folder(folder_of(path)), options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
         """Return the reader of a server; raise as `reader`."""
         options = StreamOptions.parse(self.options)
+        if "to" in self.options:
+            raise OptionError("to", repr(self.options["to"]), "nothing: a stream goes on")
         text = required(self.options, "server", "host:port, or several with commas between")
         try:
             servers = parse_addresses(text, port_min=1)
@@ -172,18 +189,18 @@ class DataStreamDataSource(DataSource):
 
 
 class DataStreamReader(DataSourceReader):
-    """The reader of a stream file, whose path is the same on every worker."""
+    """The reader of a stream file, whose path is the same on every worker, or of an archive."""
 
-    def __init__(self, path: Path, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, path: Path | str, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
         self._path = path
         self._options = options
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the file's pages into runs; raise OSError or StreamFileRefused."""
-        with PagesReader(self._path) as pages:
-            runs, end = pages.plan(self._options.partition_count), pages.header.total_entries
-            network = self._network()
+        """Cut the wanted pages into runs; raise OSError, StreamFileRefused or GatewayError."""
+        with self._open() as pages:
+            runs = pages.plan(self._options.partition_count, *self._wanted_pages(pages))
+            end, network = pages.header.total_entries, self._network()
             if network is not None:
                 with NativePages(pages, network) as native:
                     end = native.committed_entries()
@@ -193,7 +210,27 @@ class DataStreamReader(DataSourceReader):
 
     def _network(self) -> Path | None:
         """Return the network's stream, if the blocks of a native chain are read."""
-        return network_file_of(self._path) if self._options.decode == "blocks" else None
+        if self._options.decode != "blocks" or not isinstance(self._path, Path):
+            return None
+        return network_file_of(self._path)
+
+    def _open(self) -> PagesReader:
+        if isinstance(self._path, Path):
+            return PagesReader(self._path)
+        return ArchivePagesReader(self._path, self._options.store)
+
+    def _wanted_pages(self, pages: PagesReader) -> tuple[int, int]:
+        """Return the first page that can have something wanted, and the page behind the last."""
+        first, last = self._options.first_number, self._options.last_number
+        if self._options.decode != "blocks":
+            if first >= pages.header.total_entries or last < first:
+                return 0, 0
+            end = min(last, pages.header.total_entries - 1)
+            return pages.page_of_entry(first), pages.page_of_entry(end) + 1
+        if isinstance(pages, ArchivePagesReader):
+            begin = pages.page_of_block(first, behind=False)
+            return begin, max(begin, pages.page_of_block(last, behind=True))
+        return 0, pages.page_count  # a file has no index of blocks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one run as Arrow batches."""
@@ -202,28 +239,54 @@ class DataStreamReader(DataSourceReader):
         return self._batches(partition)
 
     def _batches(self, partition: RunPartition) -> Iterator[pa.RecordBatch]:
-        run, network = partition.run, self._network()
-        with PagesReader(self._path) as pages:
+        run, wanted, network = partition.run, self._options, self._network()
+        with self._open() as pages:
             if network is not None:
                 with NativePages(pages, network) as native:
                     entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
-                    yield from _block_batches(entries, run.first_number, partition.end_number, self._columns)
+                    batches = _block_batches(
+                        entries, run.first_number, partition.end_number, _with_number(self._columns)
+                    )
+                    yield from self._wanted(batches)
                 return
             from_run = pages.read_from(run, read_page)
-            if self._options.decode == "blocks":
-                yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
+            if wanted.decode == "blocks":
+                batches = block_batches(
+                    from_run,
+                    run.first_number,
+                    run.end_number,
+                    _with_number(self._columns),
+                    may_be_cut=isinstance(pages, ArchivePagesReader),
+                )
+                yield from self._wanted(batches)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
                 # Without the entries that a node has added to the page since `plan`.
-                count = min(len(page), run.end_number - page.first_number)
-                if self._options.decode == "events":
-                    yield from _event_batches(page.entries()[:count], self._options, self._columns)
+                end = min(len(page), run.end_number - page.first_number)
+                end = min(end, wanted.last_number + 1 - page.first_number)
+                begin = max(0, wanted.first_number - page.first_number)
+                if begin >= end:
+                    continue
+                if wanted.decode == "events":
+                    yield from _event_batches(page.entries()[begin:end], wanted, self._columns)
                 else:
-                    yield _page_batch(page, self._columns).slice(0, count)
+                    yield _page_batch(page, self._columns).slice(begin, end - begin)
+
+    def _wanted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted blocks of batches that have numbers, with the wanted columns."""
+        first, last = self._options.first_number, self._options.last_number
+        for batch in batches:
+            numbers = batch.column(BLOCK_NUMBER)
+            is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+            yield batch.filter(is_wanted).select(list(self._columns))
+
+
+def _with_number(columns: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:
+    return {BLOCK_NUMBER: BLOCK_COLUMNS[BLOCK_NUMBER], **columns}
 
 
 class DataStreamTcpReader(NumberStreamReader):
-    """The reader of a server's stream; tries servers in the given order."""
+    """The reader of a server's stream; servers are tried in order."""
 
     def __init__(
         self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
@@ -237,7 +300,7 @@ class DataStreamTcpReader(NumberStreamReader):
 
     def first_number(self) -> int | None:
         """Return `from`."""
-        return self._options.first_entry
+        return self._options.first_number
 
     def end_number(self, following: int) -> int:
         """Return how many entries there are; without an answer there is nothing new."""
@@ -250,7 +313,7 @@ class DataStreamTcpReader(NumberStreamReader):
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range of entries; each part is a connection."""
+        """Cut a range; each part is a connection."""
         return [EntryRange(*part) for part in cut_evenly(first, end, self._options.partition_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,7 @@
 """The line that matters in Spark's report of a failure, and remedies for the usual failures.
 
-Pure. Spark's report has tracebacks of several processes. The line that matters is, in this order: an error of
-Sluice's; a known failure, with its remedy; what Python raised, perhaps in the user's function; the first line
-with words.
+Pure. The line that matters is, in this order: an error of Sluice's; a known failure, with its remedy; what
+Python raised, perhaps in the user's function; the first line with words.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _OUR_ERROR: Final = re.compile(r"^sluice\.[\w.]*\.errors\.\w+: (?P<reason>.*)$",
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
 # Failures that have nothing to do with the job.
 _PASSING: Final = (
-    # Queries of one data source share a Java map; Spark may serialize it for one query while it adds names
-    # for another. Sluice's own sources have a concurrent map (`register`); others may not.
+    # Queries of one data source share a Java map. Sluice's own sources have a concurrent one (`register`);
+    # others may not.
     "OptionalDataException",
     "ConcurrentModificationException",
-    # Spark (4.3, PythonWorkerFactory.createSimpleWorker) gives the Python of a streaming source 10 seconds to
+    # Spark (4.3, PythonWorkerFactory.createSimpleWorker) gives a streaming source's Python 10 seconds to
     # start, and has no setting for it.
     "Python worker failed to connect back",
 )
@@ -135,7 +134,7 @@ _KNOWN: Final = (
 
 
 def known_failure(text: str) -> str | None:
-    """Return the explanation of a failure that Spark, Java or a worker wrote; None: it is not known."""
+    """Return the explanation of a failure that Spark, Java or a worker wrote."""
     for known in _KNOWN:
         match = known.pattern.search(text)
         if match is not None:

@@ -42,7 +42,7 @@ _ALL: Final = NumberRange()
 
 
 def folder_of(path: str, option: str = "path") -> Path:
-    """Return the path of an option, which may be a file: URL; raise OptionError for another URL."""
+    """Return a path, which may be a file: URL; raise OptionError for another URL."""
     if _is_remote(path):
         raise OptionError(option, repr(path), "a path, or a file: URL")
     parts = urlsplit(path)
@@ -53,7 +53,7 @@ class BlockFolders:
     """Folders, files, archives and globs; they travel to the workers, and connect on use.
 
     Raises:
-        OptionError: there is no path, or they are not all on disks or in one object store.
+        OptionError: they are not all on disks or in one object store.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class BlockFolders:
 
 
 class RemoteStore:
-    """The files of an object store, given a URL of anything in it."""
+    """An object store, given a URL of anything in it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -99,7 +99,7 @@ class RemoteStore:
         return None if kind == fs.FileType.NotFound else bool(kind == fs.FileType.Directory)
 
     def parts(self, path: str) -> Sequence[str]:
-        """Cut a path into folders and name, from the bucket on."""
+        """Cut a path into parts, from the bucket on."""
         return [part for part in path.split("/") if part]
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
@@ -150,7 +150,7 @@ def _store_name(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _connect(path: str) -> tuple[Any, str]:
-    """Return the file system, and the root or glob in it; each process keeps its connections."""
+    """Return the file system, and the root or glob in it."""
     match = _URL.match(path)
     assert match is not None
     scheme = match["scheme"].lower()

@@ -39,11 +39,7 @@ Gateways = tuple[tuple[str, int], ...]
 
 
 def gateways_of(options: Mapping[str, str]) -> Gateways:
-    """Read the list of gateways, in order of priority; without priorities in the order given.
-
-    Raises:
-        OptionError: the list is empty, or one is no address.
-    """
+    """Read the list of gateways, in order of priority. Raises OptionError."""
     text = required(options, "gateways", "host:port, or several with commas between")
     found: dict[str, int] = {}
     for position, part in enumerate(text.split(",")):
@@ -59,15 +55,15 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
 
 
 def message_bytes_of(options: Mapping[str, str]) -> int:
-    """Read how many bytes a message may have; raise OptionError."""
+    """Return how long a message may be; raise OptionError."""
     size_bytes = whole_number(options, SIZE_OPTION, limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX)
     return limits.MESSAGE_BYTES_MAX if size_bytes is None else size_bytes
 
 
 def rotated(gateways: Gateways, place: int) -> tuple[str, ...]:
-    """Return the addresses for one of several racing publishers, the one to begin with first.
+    """Return the addresses for the racing publisher number `place`, the one to begin with first.
 
-    `place`, its 0-based number, rotates the gateways of the same priority.
+    Gateways of the same priority rotate.
     """
     ordered: list[str] = []
     for priority in sorted({priority for _, priority in gateways}):
@@ -78,11 +74,7 @@ def rotated(gateways: Gateways, place: int) -> tuple[str, ...]:
 
 
 def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
-    """Read the TLS options; None: connect without TLS.
-
-    Raises:
-        OptionError: a certificate has no key, or a key no certificate.
-    """
+    """Read the TLS options; None: connect without TLS. Raises OptionError."""
     files = {name: options.get(f"tls_{name}") for name in ("ca", "certificate", "key", "server_name")}
     if not flag(options, "tls") and not any(files.values()):
         return None

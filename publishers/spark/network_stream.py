@@ -1,16 +1,12 @@
 """Blocks out of a network's stream: a DataFrame of entries becomes a chain of linked blocks.
 
-    blocks = entries_to_blocks(spark.read.format("datastream").load("stream.bin"), group_by="batch")
-    signed = sign_blocks(blocks, key_file="network.key")
-
-`blocks.stream_grouping` says which entries make a block.
-
     batch      a small job finds where blocks begin; tasks then wrap entries in parallel, gather each block's,
                and link (`link_blocks`)
     streaming  one task takes the entries in order; its state is a `StreamPoint`: links, and the entries of
                the block that is not complete
 
-Both make the same bytes. Source: docs/spark.md, "The stream of a network".
+Both make the same bytes. `blocks.stream_grouping` says which entries make a block.
+Source: docs/spark.md, "The stream of a network".
 """
 
 from __future__ import annotations
@@ -112,10 +108,8 @@ def entries_to_blocks(
         `block_number BIGINT, items ARRAY<BINARY>`, in no order; of a stream in order.
 
     Raises:
-        SchemaError: a column is missing, or has another type.
-        OptionError: an argument is out of range.
-        PrepareError: entries are missing or repeated, or make a block that no gateway takes. Of a stream,
-            reading the result raises it. Reading it fails, too, if a batch has other rows the second time.
+        PrepareError: entries are missing or repeated, or make a block that no gateway takes. Of a stream, or
+            of a batch that has other rows the second time, reading the result raises it.
         SparkJobFailed: the entries of a batch cannot be read, or no stream has one of them; it says why.
     """
     options = NetworkOptions(
@@ -132,17 +126,16 @@ def entries_to_blocks(
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """The options of the sources `server` and `file` of `sluice publish`, parsed and checked."""
+    """The options of the sources `server` and `file` of `sluice publish`."""
 
     grouping: Grouping
     keep_incomplete: bool = False
     block_bytes_max: int = BLOCK_FILE_BYTES_MAX
     source: Mapping[str, str] = field(default_factory=dict)
-    """Those of the source `datastream`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_server: bool) -> NetworkOptions:
-        """Read the options of one of the two sources; raise OptionError."""
+        """Read the options; raise OptionError."""
         options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
         source_names = _SERVER_NAMES if is_server else _FILE_NAMES
         own_names = _OWN_NAMES if is_server else _OWN_NAMES | {"keep_incomplete"}
@@ -170,7 +163,7 @@ def streamed_blocks(entries: DataFrame, options: NetworkOptions) -> DataFrame:
 
 
 def plan_entries(entries: DataFrame, options: NetworkOptions) -> BlockPlan:
-    """Find the blocks of a batch DataFrame; raise as `entries_to_blocks`."""
+    """Find the blocks of a batch; raise as `entries_to_blocks`."""
     grouping = options.grouping
     find = partial(_segment_batches, grouping)
     checked = _checked(entries)
@@ -189,14 +182,14 @@ def plan_entries(entries: DataFrame, options: NetworkOptions) -> BlockPlan:
 
 
 def planned_blocks(entries: DataFrame, plan: BlockPlan) -> DataFrame:
-    """Return the linked blocks of a plan; the entries are those that it was made of."""
+    """Return the linked blocks of a plan and its entries."""
     from pyspark.sql import functions as F
 
     items = _checked(entries).mapInArrow(partial(_item_batches, plan), spark_schema(_ITEM_COLUMNS))
     gathered = items.groupBy(BLOCK_NUMBER).agg(
         F.sort_array(F.collect_list(F.struct(ENTRY_NUMBER, _ITEM))).alias(_ENTRIES)
     )
-    # The header comes first: its number is the count of the entries, negative.
+    # The header comes first: its number is minus the count of entries.
     is_whole = F.col(_ENTRIES)[0][ENTRY_NUMBER] == 1 - F.size(_ENTRIES)
     changed = F.concat(
         F.lit("block "),
@@ -249,7 +242,7 @@ def _segment_batches(grouping: Grouping, batches: Iterator[pa.RecordBatch]) -> I
 def _segment_row(segment: Segment) -> dict[str, Any]:
     row = segment._asdict() | {"ends_with_bookmark": int(segment.ends_with_bookmark)}
     if segment.value is not None and segment.value > NUMBER_MAX:
-        row["value"] = None  # no column holds it, and it is only for errors
+        row["value"] = None  # no column holds it
     return row
 
 
@@ -276,9 +269,6 @@ def _take_entries(
     frames: Iterator[Any],
     state: GroupState,
 ) -> Iterator[Any]:
-    """Take the entries of one batch of a query, and yield the blocks that they complete, both as pandas'
-    frames.
-    """
     point = StreamPoint.from_bytes(bytes(state.get[0])) if state.exists else None
     maker = StreamBlocks(grouping, point, block_bytes_max=block_bytes_max)
     next_entry = 0 if point is None else point.next_entry

@@ -5,9 +5,8 @@
              {"next": -1}                nothing was there yet when the query began; the first number that
                                          comes is the beginning
 
-An offset in a checkpoint means the same numbers for ever, so a repeated batch reads the same rows. Spark asks
-again for the beginning of a query when it runs the first batch; even if that has moved, the batch begins at
-F.
+An offset means the same numbers for ever, so a repeated batch reads the same rows. Spark asks again for the
+beginning of a query when it runs the first batch; even if that has moved, the batch begins at F.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def available_end(self) -> int:
         """Return the number after the last that is there now; 0: nothing is there.
 
-        Raises:
-            SourceUnreachable: no server says; with 0 a query would end as if all were read.
+        Raises SourceUnreachable: with 0 a query would end as if all were read.
         """
 
     @abstractmethod

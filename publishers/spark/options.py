@@ -1,4 +1,4 @@
-"""Readers for the options of data sources, which Spark passes as text by case-insensitive name.
+"""Readers for options, which Spark passes as text by case-insensitive name.
 
 An option that is not given is None; its default stands in the dataclass of the source's options.
 """
@@ -31,21 +31,19 @@ __all__ = [
 ]
 
 OPTION_MAX: Final = 1e9
-"""The longest time, 31 years, and the highest rate that an option takes: clocks count in nanoseconds."""
+"""The longest time, 31 years, and the highest rate: clocks count in nanoseconds."""
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None: arguments for a dataclass with defaults."""
+    """Return the values that are not None, as arguments."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with each former name replaced by its current one, after a warning.
+    """Replace former names by current ones, after a warning.
 
-    `former_names` has the current name by the former one, in lower case.
-
-    Raises:
-        OptionError: an option is given under both names.
+    `former_names` has the current name by the former one, in lower case. Raises OptionError for an option
+    under both.
     """
     renamed: dict[str, str] = {}
     for name, value in options.items():
@@ -77,7 +75,7 @@ def required(options: Mapping[str, str], name: str, example: str) -> str:
 
 
 def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """Return a whole number; raise OptionError if it is none, or out of range."""
+    """Return a whole number; raise OptionError."""
     text = options.get(name)
     if text is None:
         return None
@@ -142,7 +140,7 @@ def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def check_root_layout(root_layout: object) -> None:
-    """Raise OptionError for a layout of root hashes other than `auto`, 8 or 16, such as the text "8"."""
+    """Raise OptionError for a layout other than `auto`, 8 or 16, such as the text "8"."""
     if root_layout not in ("auto", 8, 16):
         raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
 

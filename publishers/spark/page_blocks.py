@@ -5,7 +5,7 @@
 
 A window holds whole blocks. numpy checks its layout column by column; `BlockDecoder` takes the rare cases:
 items in several entries, and errors.
-Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the layout.
+Source: docs/spec/block-layout.md.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ _UNKNOWN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Consecutive entries, as columns."""
-
     first_number: int
     types: NDArray[np.uint32]
     kinds: NDArray[np.uint32]
@@ -66,15 +64,19 @@ class _Part:
 
 
 def block_batches(
-    pages: Iterable[PageEntries], first_number: int, end_number: int, columns: Mapping[str, pa.DataType]
+    pages: Iterable[PageEntries],
+    first_number: int,
+    end_number: int,
+    columns: Mapping[str, pa.DataType],
+    *,
+    may_be_cut: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks whose first entry is in a part of a stream, as `blocks_that_begin_in` does.
 
     Args:
         pages: from the one that begins with entry `first_number` on, as far as needed.
-        first_number: of the part.
         end_number: the entry after the part's last.
-        columns: the wanted columns of blocks.
+        may_be_cut: whether the last block may have no end yet; it is left out.
 
     Returns:
         A batch for each window: some MB, or one block.
@@ -106,7 +108,7 @@ def block_batches(
         held = [part.cut(cut_at)] if cut_at < len(part) else []
         if window.first_number + len(window) >= end_number:
             return
-    if held:
+    if held and not may_be_cut:
         _check_open(held, is_over=True)
 
 
@@ -148,7 +150,6 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
-    """Check the beginning of a block that has no end yet; raise LayoutError."""
     bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
     size_bytes = sum(part.data.nbytes for part in held)
     begins = held[0].types[0] == BOOKMARK_TYPE
@@ -194,10 +195,7 @@ def _numbers_of(
 ) -> list[int] | None:
     """Check the layout of whole blocks; return their numbers, or None if the decoder has to check.
 
-    Args:
-        window: whole blocks.
-        firsts: the places of each block's bookmarks: an array for each bookmark of the layout.
-        ends: the place of each block's end.
+    `firsts` has an array for each bookmark of the layout: its place in each block.
     """
     types = window.types
     if (

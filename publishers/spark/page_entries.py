@@ -42,7 +42,7 @@ class PageEntries:
     page: bytes
     first_number: int
     positions: NDArray[np.int32]
-    """The beginning of each entry in the page, and the end of the last."""
+    """Where each entry begins, and the last ends."""
     types: NDArray[np.uint32]
 
     def __len__(self) -> int:
@@ -77,9 +77,8 @@ def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
     """Find the entries of a page, and check each head.
 
     Args:
-        page: at least `end` bytes, from the page's start.
-        first_number: of the page's first entry.
-        end: position where the entries end at the latest: PAGE_SIZE, or that of `total_length`.
+        page: at least `end` bytes.
+        end: where the entries end at the latest: PAGE_SIZE, or the position of `total_length`.
 
     Raises:
         PageFault: as `walk_page`.

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SPARK_LOCAL_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Least space for Spark's temporary files: broadcasts and shuffles of a small chain need some megabytes."""
+"""Space for Spark's temporary files: broadcasts and shuffles of a small chain need some megabytes."""
 _INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
 _BOUNDS: Final = (
     # Name, at least, below; None: no bound. pyproject.toml has the same.
@@ -140,7 +140,7 @@ def check_worker_python(environment: Mapping[str, str]) -> None:
     """Run the workers' interpreter, and check what it imports: Sluice's own modules and a protobuf that fits
     them.
 
-    `environment` is that of the workers. The driver's own interpreter without PYTHONPATH needs no check.
+    The driver's own interpreter without PYTHONPATH needs no check.
 
     Raises:
         SparkUnavailable: it does not run, is of another version, or does not import Sluice.

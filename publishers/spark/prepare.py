@@ -2,8 +2,8 @@
 
 Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task
 computes links and root hashes from these, in order of number. Tasks then make footers and signatures in
-parallel. Everything is lazy, no block passes through the driver, and partitions do not matter. Spark reads
-the DataFrame twice: `persist()` it if that is expensive, and always if it may differ each time.
+parallel. Everything is lazy, and no block passes through the driver. Spark reads the DataFrame twice:
+`persist()` it if that is expensive, and always if it may differ each time.
 
 Results are in no order. Source: docs/spark-prepare.md.
 """
@@ -74,7 +74,7 @@ Rows = Iterable[Mapping[str, Any]]
 def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFrame:
     """Compute the root hashes of blocks, without reading proofs.
 
-    For block files, the option `decode=hashes` gives the same rows without moving items between processes.
+    For block files, the option `decode=hashes` gives the same rows and moves no items between processes.
 
     Args:
         blocks: `block_number BIGINT, items ARRAY<BINARY>`; batch or streaming.
@@ -85,8 +85,6 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
         root_hash, and the footer's links, previous_root_hash and all_blocks_root_hash.
 
     Raises:
-        SchemaError: the DataFrame does not have these columns.
-        OptionError: there is no such layout.
         PrepareError: when the result is read: a block that no gateway would take.
     """
     check_root_layout(root_layout)
@@ -136,8 +134,6 @@ def link_blocks(
             False: Spark shuffles both sides, for very long chains.
 
     Raises:
-        SchemaError: the DataFrame does not have these columns.
-        OptionError: there is no such layout.
         PrepareError: the DataFrame is streaming. When the result is read, it names the block: a gap, a number
             twice, a first block that does not follow `start`, a block that no gateway would take.
     """
@@ -159,8 +155,7 @@ def sign_blocks(
         root_layout: as in `root_hashes`; the blocks' links must have the same layout.
 
     Raises:
-        SchemaError: the DataFrame does not have these columns.
-        OptionError: not exactly one of file and variable is given, or there is no such layout.
+        OptionError: not exactly one of file and variable is given.
         KeyFileError, PrepareError: when the result is read: the key, or a block, cannot be used.
     """
     check_root_layout(root_layout)

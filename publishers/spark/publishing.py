@@ -1,9 +1,8 @@
 """Publishes a DataFrame of blocks, whatever the order of its rows.
 
-It reads the block numbers first: a missing or repeated number is an error, and nothing is published. It then
-partitions by range and sorts rows that are not in order or come from a shuffle. Adaptive execution merges a
-shuffle's partitions by size: numbers alone may come in one partition and whole blocks in several, in any
-order.
+It reads the block numbers first, then partitions by range and sorts rows that are not in order or come from a
+shuffle. Adaptive execution merges a shuffle's partitions by size: numbers alone may come in one partition and
+whole blocks in several, in any order.
 
 So it reads the DataFrame twice. Cache one that is expensive, or may have other rows the second time.
 Source: docs/spark.md.
@@ -54,7 +53,7 @@ def publish(
         blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, perhaps with other columns.
         gateways: `host:port`, comma list or sequence, the preferred one first; as the option `gateways`.
         shards: parts that are prepared in parallel and published in order; None: the DataFrame's partitions.
-        options: options of the sink by name (docs/spark.md), such as `race=3`; None leaves one out.
+        options: options of the sink (docs/spark.md), such as `race=3`; None leaves one out.
 
     Returns:
         A report of each publisher of each partition; none for a DataFrame without blocks.
@@ -62,7 +61,6 @@ def publish(
     Raises:
         FrameError: a number is missing or repeated, or the DataFrame is streaming; nothing was published.
             Also if the last blocks were missing when the rows were read; those that came are stored.
-        SchemaError, OptionError: the columns, or an option, cannot be used.
         SparkJobFailed: a task gave up; it says why. Acknowledged blocks are stored; publish again to go on.
     """
     check_schema(blocks.schema)
@@ -75,7 +73,7 @@ def publish(
     texts = current_names(given, FORMER_NAMES)
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
-        # The writing process may have another working directory.
+        # The writer may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
@@ -106,7 +104,7 @@ def _publish(
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
-    """Check that the second read had the last block, too; a gap before it fails the job by itself."""
+    """Check that the second read had the last block, too; a gap fails the job by itself."""
     known = safe_through_of(reports)
     if known is None or known < plan.last_block:
         came = "no block" if known is None else f"only blocks up to {known}"

@@ -75,8 +75,6 @@ def records_to_blocks(
         `block_number BIGINT, items ARRAY<BINARY>`, in no order.
 
     Raises:
-        SchemaError: a column is missing, or has another type.
-        OptionError: an argument is out of range.
         PrepareError: the DataFrame is streaming. When the result is read, PrepareError or ItemTooLarge names
             the block: a null, a time before 1970, too many bytes.
     """
@@ -160,7 +158,7 @@ def _check_columns(records: DataFrame, payload: str, time: str, order_by: Sequen
 
 
 def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFrame:
-    """Number records from 0 in the order of some columns, the first of which is the time."""
+    """Number records in the order of some columns; the first is the time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,17 +1,6 @@
 """The columns of the sources and sinks, for Spark and for Arrow.
 
-    column        type            rows are blocks
-    block_number  BIGINT
-    items         ARRAY<BINARY>   each a serialized `BlockItem`
-    _corrupt      STRING          why there is no block in this row; `mode=permissive` only
-
-    column                 type      rows are hashed blocks
-    block_number           BIGINT
-    root_hash              BINARY    48 bytes
-    root_layout            BIGINT    8 or 16: that of the root hash
-    previous_root_hash     BINARY    of the footer, 48 bytes
-    all_blocks_root_hash   BINARY    of the footer, 48 bytes
-
+`_corrupt` says why there is no block in a row; `mode=permissive` only. Hashes have 48 bytes.
 Source: docs/spark.md.
 """
 
@@ -98,11 +87,11 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
     """Return the wanted columns of a source.
 
     Args:
-        schema: the source's own schema, or that of `spark.read.schema(…)`.
+        schema: the source's own, or that of `spark.read.schema(…)`.
         offered: all columns of the source.
 
     Raises:
-        SchemaError: the source has no such column, or it is of another type.
+        SchemaError: there is no such column, or it is of another type.
     """
     wanted = {}
     for field in schema.fields:
@@ -120,8 +109,7 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
 def check_schema(schema: StructType) -> None:
     """Check that a DataFrame has the columns of blocks, perhaps among others.
 
-    Raises:
-        SchemaError: a column is missing, or has another type.
+    Raises SchemaError if a column is missing, or has another type.
     """
     types = {field.name: field.dataType for field in schema.fields}
     number, items = types.get(BLOCK_NUMBER), types.get(ITEMS)

@@ -1,8 +1,7 @@
 """Starts a Spark session for publishers, or says clearly why it cannot.
 
-Workers get the driver's interpreter, racing publishers a task slot each, Arrow batches are small, and Spark's
-log goes to a file. Under spark-submit a JVM runs already, and the user's settings stay. Source:
-docs/spark.md.
+Workers get the driver's interpreter, racing publishers a task slot each, and Spark's log goes to a file.
+Under spark-submit a JVM runs already, and the user's settings stay. Source: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ __all__ = [
 
 JAVA_VERSION_MIN: Final = 17
 JVM_STARTS_MAX: Final = 3
-"""Starts of a JVM that ends silently. PySpark forks this process to start it; a gRPC that runs already can
-abort in the forked child before Java begins (about one fork in fifty with grpcio 1.85)."""
+"""Starts of a JVM that ends silently: a gRPC that runs already can abort in the child that PySpark forks,
+before Java begins (about one fork in fifty with grpcio 1.85)."""
 PART_ORDER_SECONDS_CROWDED: Final = 60.0
 """See `part_order_seconds`."""
 _JAVA_REMEDY: Final = (
@@ -109,7 +108,7 @@ def java_version(java: Path, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS) -
 def require_java(
     environment: Mapping[str, str] | None = None, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS
 ) -> int:
-    """Return the major version of a Java that Spark will find and runs on; raise SparkUnavailable."""
+    """Return the major version of the Java that Spark will find; raise SparkUnavailable."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     if home:
@@ -164,7 +163,7 @@ def failures_allowed(master: str, setting: str | None) -> int:
 def is_local(master: str | None) -> bool:
     """Return whether the workers run on this machine.
 
-    `master` None means `local[*]`; under spark-submit it is unknown, and the result is False.
+    `master` None means `local[*]`; under spark-submit the result is False.
     """
     if master is None:
         return not is_submitted(os.environ)
@@ -188,7 +187,6 @@ def build_session(
     Args:
         master: a Spark master; None: that of spark-submit, else `local[*]`.
         publishers: least number of task slots of a local master.
-        app_name: shown in Spark's UI and logs.
         log_file: for Spark's log; None: a temporary file.
         settings: further Spark settings, which win over the defaults.
 
@@ -252,8 +250,8 @@ def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping
 def _start_context(builder: SparkSession.Builder) -> None:
     """Start the Spark context, and restore the handler of SIGINT.
 
-    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, that ends in
-    tracebacks, and sometimes in no interrupt at all.
+    PySpark's own handler asks the JVM to cancel jobs, which ends in tracebacks during another call, and
+    sometimes in no interrupt.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -270,10 +268,9 @@ def _start_context(builder: SparkSession.Builder) -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Defer Ctrl-C, SIGTERM and SIGHUP for the few seconds in which the JVM starts.
+    """Defer Ctrl-C, SIGTERM and SIGHUP while the JVM starts.
 
-    An interrupted PySpark removes the file in which the JVM says how to reach it, and the JVM would stay for
-    ever.
+    An interrupted PySpark removes the file that says how to reach the JVM, which would stay for ever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -322,7 +319,6 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
 
 
 def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
-    """Check the machine before Spark starts, and set the workers' interpreter."""
     preflight.check_libraries()
     if not is_submitted(os.environ):
         require_java()
@@ -363,8 +359,6 @@ def leave_signals_to_python(spark: SparkSession) -> None:
 
 
 class _HandOn:
-    """A signal handler of the JVM that passes SIGTERM on."""
-
     def handle(self, signal_of_jvm: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -425,9 +419,8 @@ def _tail(path: Path) -> list[str]:
 def active_session(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread, and afterwards restore the one before.
 
-    Spark finds data sources of Python through the thread's active session, not through the session of a
-    DataFrame. A thread has none in the JVM, and a program's first session stays active when it uses a second.
-    There is no public call for it.
+    Spark finds data sources of Python through the thread's active session, not that of a DataFrame. A
+    program's first session stays active when it uses a second. There is no public call for it.
     """
     # A session of Spark Connect has no JVM here.
     jvm = getattr(spark, "_jvm", None)

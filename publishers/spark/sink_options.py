@@ -41,9 +41,9 @@ __all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 CACHE_BYTES_MAX: Final = 1 << 40
 """Largest cache, far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
-"""Longest name: partitions, attempts and racers add to it, and a file name may have 255."""
+"""Partitions, attempts and racers add to the name, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""The options that Spark adds to a sink's: of `save(path)`, and of a streaming query."""
+"""Options that Spark adds: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
 """Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
@@ -58,7 +58,7 @@ _KNOWN: Final = (
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The sink's options, read and checked; they travel to the workers."""
+    """The sink's options, checked; they travel to the workers."""
 
     gateways: Gateways
     tls: ClientTls | None = None
@@ -122,7 +122,7 @@ class SinkOptions:
     def client_options(self) -> ClientOptions:
         """Return the options of the client of one partition."""
         machine = MachineLimits(
-            # Prepared blocks, and blocks that one racer is ahead, take a quarter of the cache each.
+            # Prepared blocks, and one racer's lead, take a quarter each.
             cache_bytes_max=max(1, self.cache_bytes // 2),
             window_blocks_max=self.window_blocks,
             deadline_ns=_nanoseconds(self.deadline_seconds),

@@ -68,8 +68,7 @@ class SourceName:
 def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the names of one source or, of block files, several.
 
-    Raises:
-        OptionError: as `parse_source`; or one of several is no source of block files.
+    Raises OptionError.
     """
     sources = [parse_source(text, options) for text in texts]
     for source in sources:
@@ -81,8 +80,7 @@ def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None
 def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the name of a source; without a format, what is there decides.
 
-    Raises:
-        OptionError: the format is unclear, or nothing is there.
+    Raises OptionError.
     """
     given = dict(options or {})
     text = required({"source": text}, "source", _FORMS)

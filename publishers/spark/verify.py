@@ -1,9 +1,5 @@
 """Verifies the blocks of a DataFrame in parallel, such as a whole archive on a cluster.
 
-    blocks = spark.read.format("blockfiles").load("s3://bucket/chain/")
-    verdicts = verify_blocks(blocks, ledger_keys=["tss:id=…"])
-    verdicts.filter("verdict = 'refused'").show(truncate=False)
-
 The task of a block checks its structure, root hash and proofs. Then the footer's previous_block_root_hash
 must be the root hash of an accepted block of the number before, if the frame has one. Only `sluice verify`
 and the node, which see blocks in order, check the second link, the tree over all blocks. A streaming frame
@@ -56,7 +52,7 @@ _CHECKED_SCHEMA: Final = (
     "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
-"""Most rows of number 0 to try for the ledger data: some may be garbage."""
+"""Rows of number 0 to try for the ledger data: some may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
@@ -85,8 +81,6 @@ def verify_blocks(
         with the kind of the refusal, or null.
 
     Raises:
-        SchemaError: the frame does not have these columns.
-        OptionError: mode, layout or threshold does not exist.
         LedgerKeyError: a key cannot be used.
     """
     check_schema(frame.schema)
@@ -111,7 +105,7 @@ def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> Non
 
 def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
     """Take the ledger data from block 0, if it is there and verifies with them."""
-    # Spark cannot push this filter into the source; a pushed one would stay for the next query.
+    # Spark cannot push this filter into the source, where it would stay for the next query.
     is_block_0 = f"CAST({BLOCK_NUMBER} AS STRING) = '0' AND {ITEMS} IS NOT NULL"
     rows_0 = frame.filter(is_block_0).select(ITEMS)
     # More rows only if the first is bad: that may read all of the frame.

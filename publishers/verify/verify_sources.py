@@ -293,10 +293,10 @@ class StoredSource:
     def jobs(self) -> Iterator[Job]:
         """Yield each block; raise SourceRefused for a damaged file."""
         for stored in self._blocks_from(self._page_before(self._wanted.start)):
-            if stored.number >= self._wanted.stop:
-                return
             if stored.number in self._wanted:
                 yield _job(stored)
+            if stored.number + 1 >= self._wanted.stop:
+                return
 
     def block_0(self) -> Job | None:
         """Return block 0."""

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--subscribers", type=int, default=5)
     parser.add_argument("--publishers", type=int, default=3)
+    parser.add_argument("--layout", choices=("block", "native"), default="block", help="of the streams")
     parser.add_argument("--folder", type=Path, help="an empty folder for data and logs")
     parser.add_argument(
         "--network",
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds = [FaultKind(word) for word in given.kinds.split(",")]
     fault_count = given.blocks // 40 if given.faults is None else given.faults
     script = draw(given.seed, given.blocks, fault_count, kinds, seconds_max=given.seconds)
-    options = Options(given.publishers, given.clients, given.subscribers, given.rate, given.min_standbys)
+    options = Options(
+        given.publishers, given.clients, given.subscribers, given.rate, given.min_standbys, given.layout
+    )
     folder = given.folder or Path(tempfile.mkdtemp(prefix="sluice-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

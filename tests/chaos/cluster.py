@@ -17,6 +17,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.cluster.control_client import ControlClient
 from sluice.gateway.cluster.failover import NodeStatus
 from sluice.gateway.errors import NodeCallFailed
+from sluice.gateway.store.block_store import Layout
 from sluice.publishers.demo.node_process import NodeProcess
 from tests.chaos.network import Place, make_places
 from tests.nodes import ledger_key
@@ -40,9 +41,18 @@ class ChaosNode:
         role: its first role.
         place: its addresses, and the link to it.
         min_standbys: how many other nodes its acknowledgements wait for.
+        layout: of its stream.
     """
 
-    def __init__(self, name: str, folder: Path, role: str, place: Place, min_standbys: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        role: str,
+        place: Place,
+        min_standbys: int = 0,
+        layout: Layout = "block",
+    ) -> None:
         self.name = name
         self.place = place
         self.grpc, self.tcp, self.http, self.control = place.grpc, place.tcp, place.http, place.control
@@ -52,6 +62,7 @@ class ChaosNode:
         self.peers: tuple[Address, ...] = ()
         self._role = role
         self._min_standbys = min_standbys
+        self._layout = layout
         self._is_mounted = False
 
     def __str__(self) -> str:
@@ -115,7 +126,7 @@ class ChaosNode:
     async def start(self) -> None:
         """Start the node, and wait until it listens."""
         words = [*("--ledger-key", ledger_key()), *("--role", self._role), *_STEADY]
-        words += ["--commit-min-standbys", str(self._min_standbys)]
+        words += ["--commit-min-standbys", str(self._min_standbys), "--stream-layout", self._layout]
         words += ["--grpc-advertised-address", str(self.place.for_peers)]
         for flag, address in zip(
             ("--grpc", "--tcp", "--http", "--control"),
@@ -170,10 +181,12 @@ class ChaosNode:
         return [line for line in text.splitlines() if any(word in line for word in words)]
 
 
-def make_nodes(folder: Path, roles: Sequence[str], min_standbys: int = 0) -> list[ChaosNode]:
+def make_nodes(
+    folder: Path, roles: Sequence[str], min_standbys: int = 0, layout: Layout = "block"
+) -> list[ChaosNode]:
     """Return nodes that know each other, not started."""
     nodes = [
-        ChaosNode(f"node-{'abc'[index]}", folder, role, place, min_standbys)
+        ChaosNode(f"node-{'abc'[index]}", folder, role, place, min_standbys, layout)
         for index, (role, place) in enumerate(zip(roles, make_places(len(roles)), strict=True))
     ]
     for node in nodes:

@@ -9,18 +9,23 @@ nobody            hangs: each wait has a time limit, and says what it waited for
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.datastream.check.check import check_stream
+from click.testing import CliRunner
+
 from sluice.datastream.check.compare import compare_streams
 from sluice.datastream.layout import Entry
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, kinds_of
 from sluice.gateway.blocks.stream_layout import BlockDecoder
-from sluice.gateway.store.block_store import BlockStore
-from sluice.gateway.store.stream_check import BlockCheck
+from sluice.gateway.commands import check
+from sluice.gateway.store.block_store import BlockStore, Layout
+from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME
 from tests.chaos.actors import (
     EntryReader,
     Network,
@@ -32,7 +37,7 @@ from tests.chaos.actors import (
 from tests.chaos.cluster import ChaosNode, make_nodes
 from tests.chaos.faults import Faults, Stuck, within
 from tests.chaos.script import Script
-from tests.nodes import make_blocks
+from tests.nodes import make_blocks, make_network_blocks
 
 __all__ = ["Options", "run"]
 
@@ -52,6 +57,8 @@ class Options:
     blocks_per_second: float = 25.0
     min_standbys: int = 0
     """How many other nodes must have a block before its acknowledgement."""
+    layout: Layout = "block"
+    """Of the nodes' streams."""
 
 
 def run(script: Script, options: Options, folder: Path, say: Callable[[str], None]) -> list[str]:
@@ -63,7 +70,7 @@ def run(script: Script, options: Options, folder: Path, say: Callable[[str], Non
         folder: an empty one; logs stay in it.
         say: called with each event.
     """
-    nodes = make_nodes(folder, script.roles, options.min_standbys)
+    nodes = make_nodes(folder, script.roles, options.min_standbys, options.layout)
     try:
         return asyncio.run(_Run(script, options, nodes, say).run())
     finally:
@@ -82,7 +89,10 @@ class _Run:
         self._options = options
         self._nodes = nodes
         self._say = say
-        self._blocks = make_blocks(script.block_count)
+        is_native = options.layout == "native"
+        self._blocks = (make_network_blocks if is_native else make_blocks)(script.block_count)
+        self._entry_count = sum(map(_native_entry_count if is_native else _entry_count, self._blocks))
+        """Those that clients read."""
         self._network = Network(self._blocks, options.blocks_per_second)
         self._faults = Faults(nodes, say)
         grpc, tcp = [node.grpc for node in nodes], [node.tcp for node in nodes]
@@ -174,11 +184,10 @@ class _Run:
             asyncio.gather(*subscribed),
             lambda: [len(one.blocks) for one in self._subscribers],
         )
-        entry_count = sum(len(block.items) + 2 for block in self._blocks)
         await within(
             END_SECONDS,
-            f"clients to have {entry_count} entries",
-            asyncio.gather(*(reader.reach(entry_count) for reader in self._readers)),
+            f"clients to have {self._entry_count} entries",
+            asyncio.gather(*(reader.reach(self._entry_count) for reader in self._readers)),
             lambda: [reader.count for reader in self._readers],
         )
         self._say("every client and every subscriber has everything")
@@ -187,7 +196,7 @@ class _Run:
             status = await node.stop()
             if status != 0:
                 wrong.append(f"{node}: got exit status {status}, expected 0")
-        return wrong + await asyncio.to_thread(self._judge)
+        return wrong + self._judge()  # nothing else runs any more
 
     async def _level(self) -> None:
         last = self._script.block_count - 1
@@ -217,8 +226,9 @@ class _Run:
             report = publisher.report()
             if report.unacknowledged:
                 wrong.append(f"{report.publisher_id}: {report.unacknowledged} blocks not acknowledged")
-        first, entries = self._nodes[0], self._entries_of(self._nodes[0])
-        if _blocks_in(entries) != self._blocks:
+        first = self._nodes[0]
+        entries, blocks = _stored(first)
+        if blocks != self._blocks:
             wrong.append(f"{first}: the blocks of its stream are not those that were published")
         for node in self._nodes:
             wrong += _judge_node(node, first, len(self._blocks))
@@ -233,36 +243,39 @@ class _Run:
                 wrong.append(f"subscriber {index}: its blocks are not those that were published")
         return wrong
 
-    def _entries_of(self, node: ChaosNode) -> list[Entry]:
-        store = BlockStore.open(node.data_dir)
-        try:
-            return list(store.streamer.read_entries(0))
-        finally:
-            store.close()
+
+def _entry_count(block: Block) -> int:
+    return len(block.items) + 2
+
+
+def _native_entry_count(block: Block) -> int:
+    return sum(kind == ItemKind.STREAM_ENTRY for kind in kinds_of(block.items))
 
 
 def _judge_node(node: ChaosNode, first: ChaosNode, block_count: int) -> list[str]:
-    """Check one node's stream, and compare it with the first one's."""
+    """Check one node's streams, and compare them with the first one's."""
     wrong: list[str] = []
-    path = node.data_dir / "datastream.bin"
-    blocks = BlockCheck(lambda what, offset, number: wrong.append(f"{node}: {what} (entry {number})"))
-    result = check_stream(path, visitor=blocks)
-    blocks.end()
-    if not result.is_sound:
-        wrong += [f"{node}: {finding}" for finding in result.findings]
-    if (blocks.block_count, blocks.last_number) != (block_count, block_count - 1):
-        wrong.append(f"{node}: {blocks.block_count} blocks up to {blocks.last_number}")
-    comparison = compare_streams(first.data_dir / "datastream.bin", path)
-    totals = [header.total_entries for header in comparison.headers]
-    if not comparison.is_equal or totals[0] != totals[1]:
-        wrong.append(f"{first} and {node}: {comparison.difference}, {totals} entries")
+    names = [name for name in (STREAM_FILE_NAME, BLOCK_FILE_NAME) if (node.data_dir / name).exists()]
+    for name in names:
+        done = CliRunner().invoke(check.command, ["--json", str(node.data_dir / name)])
+        found = json.loads(done.stdout)
+        if done.exit_code:
+            wrong.append(f"{node}: {name}: {found['findings']}")
+        if name == names[-1] and (found["blocks"], found["last_block"]) != (block_count, block_count - 1):
+            wrong.append(f"{node}: {found['blocks']} blocks up to {found['last_block']}")
+        comparison = compare_streams(first.data_dir / name, node.data_dir / name)
+        totals = [header.total_entries for header in comparison.headers]
+        if not comparison.is_equal or totals[0] != totals[1]:
+            wrong.append(f"{first} and {node}: {name}: {comparison.difference}, {totals} entries")
     return wrong
 
 
-def _blocks_in(entries: Sequence[Entry]) -> list[Block]:
+def _stored(node: ChaosNode) -> tuple[list[Entry], list[Block]]:
+    """Return the entries of the stream that clients read, and the blocks."""
     decoder, blocks = BlockDecoder(), []
-    for entry in entries:
-        stored = decoder.feed(entry.type, entry.data)
-        if stored is not None:
-            blocks.append(Block(stored.number, stored.items))
-    return blocks
+    with contextlib.closing(BlockStore.open(node.data_dir)) as store:
+        for entry in store.read_entries(0):
+            stored = decoder.feed(entry.type, entry.data)
+            if stored is not None:
+                blocks.append(Block(stored.number, stored.items))
+        return list(store.streamers[0].read_entries(0)), blocks

@@ -192,7 +192,7 @@ class MemoryDisk:
 
         Args:
             how: which unflushed writes reached it: "none", "all", "prefix" (in order, the last cut at any
-                byte) or "sectors" (any of their sectors, each whole).
+                byte, or at a sector where the disk has data) or "sectors" (any of their sectors, each whole).
         """
         image, changes = bytearray(self._durable), list(self._reaching())
         last = rng.randrange(len(changes) + 1) if how == "prefix" else len(changes)
@@ -208,8 +208,14 @@ class MemoryDisk:
             elif how == "all" or position < last:
                 _write(image, offset, data)
             elif not inside_sector:
-                _write(image, offset, data[: rng.randrange(len(data) + 1)])
+                _write(image, offset, data[: self._cut(offset, rng.randrange(len(data) + 1))])
         return bytes(image)
+
+    def _cut(self, offset: int, size: int) -> int:
+        """Return `size`, or less if a write of so much would tear a sector with data, which no disk does."""
+        over = (offset + size) % SECTOR_SIZE
+        start = offset + size - over
+        return max(0, size - over) if over and any(self._durable[start : start + SECTOR_SIZE]) else size
 
     def _step(self, name: str) -> None:
         if self.crash_at is not None and len(self.steps) >= self.crash_at:

@@ -89,6 +89,12 @@ def make_old(folder: Path) -> None:
             database.put(key, value)
 
 
+def contents(folder: Path) -> frozenset[tuple[str, bytes]]:
+    """Return the bytes of the files below a folder, without LevelDB's logs for people; it may be gone."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("LOG"))
+    return frozenset((str(path.relative_to(folder)), path.read_bytes()) for path in paths)
+
+
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 

@@ -1,4 +1,4 @@
-"""The parsers of foreign files: block files, and the zips and tars around them.
+"""The parsers of foreign files: block files, the zips and tars around them, and the objects of an archive.
 
 As in `tests.fuzzing.parsers`, a function takes any bytes and returns; whatever it raises is a finding.
 """
@@ -14,11 +14,15 @@ from typing import Final
 
 import zstandard
 
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.archive.errors import ArchiveDamaged
+from sluice.gateway.archive.segment import SegmentName, StreamDescription, index_size, read_index
 from sluice.publishers.blocks.block_archives import Archive
 from sluice.publishers.blocks.block_files import decode_block, encode_block_file
 from sluice.publishers.errors import ArchiveError, BlockFileError
 from tests.fuzzing.stream_parsers import Target
 from tests.nodes import make_blocks
+from tests.vectors.maker import ARCHIVE
 
 __all__ = ["FILE_TARGETS"]
 
@@ -59,7 +63,30 @@ def _block_files() -> list[bytes]:
     return [encode_block_file(block, "blk"), encode_block_file(block, "blk.gz"), java]
 
 
+def _run_segment(data: bytes) -> None:
+    with suppress(ArchiveDamaged):
+        size = index_size(data, "fuzz")
+        segment = read_index(SegmentName(0, bytes(32)), data[-size:], len(data), "fuzz")
+        for page in segment.pages_of(data, 0, 2, "fuzz"):
+            assert len(page) == PAGE_SIZE
+
+
+def _segments() -> list[bytes]:
+    return [next((ARCHIVE / "segments").iterdir()).read_bytes()]
+
+
+def _run_description(data: bytes) -> None:
+    with suppress(ArchiveDamaged):
+        StreamDescription.decode(data, "fuzz")
+
+
+def _descriptions() -> list[bytes]:
+    return [(ARCHIVE / "stream.json").read_bytes()]
+
+
 FILE_TARGETS: Final = (
+    Target("segment", _run_segment, _segments, 16_384),
+    Target("stream-json", _run_description, _descriptions, 4_096),
     Target("archive", _run_archive, _archives, 16_384),
     Target("block-file", _run_block_file, _block_files, 16_384),
 )

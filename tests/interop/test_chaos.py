@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.gateway.store.block_store import Layout
 from tests.chaos.network import why_not_namespaces
 from tests.chaos.run import Options, run
 from tests.chaos.script import USUAL, FaultKind, choose, draw
@@ -34,18 +35,19 @@ def test_what_a_fault_hits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kinds"),
+    ("seed", "kinds", "layout"),
     [
-        (1, (FaultKind.FAIL_OVER, FaultKind.KILL, FaultKind.CUT)),
-        *([(seed, USUAL) for seed in range(100, 104)] if LONG else []),
+        (1, (FaultKind.FAIL_OVER, FaultKind.KILL, FaultKind.CUT), "native"),
+        *([(seed, USUAL, "block") for seed in range(100, 104)] if LONG else []),
+        *([(seed, USUAL, "native") for seed in range(104, 106)] if LONG else []),
     ],
 )
 def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
-    tmp_path: Path, seed: int, kinds: tuple[FaultKind, ...]
+    tmp_path: Path, seed: int, kinds: tuple[FaultKind, ...], layout: Layout
 ) -> None:
     script = draw(seed, 120, len(kinds), kinds, seconds_max=1.0)
     said = script.lines()
-    wrong = run(script, Options(blocks_per_second=30), tmp_path, said.append)
+    wrong = run(script, Options(blocks_per_second=30, layout=layout), tmp_path, said.append)
     assert wrong == [], "\n".join(said)
 
 

@@ -152,6 +152,7 @@ def test_the_status_of_an_empty_node_is_none(network: NetworkSoftware, entrance:
 
 
 @pytest.mark.slow
+@TLS_ONLY
 def test_100_blocks_of_250_kb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:

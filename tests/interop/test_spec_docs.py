@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
@@ -9,12 +10,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
+import zstandard
 
 from sluice.datastream.events.network_events import NETWORK_EVENTS
 from sluice.datastream.file import bookmarks
 from sluice.datastream.protocol.commands import COMMANDS, ERRORS
-from sluice.gateway.api import block_items_pb2, block_pb2, node_pb2, publish_pb2, standby_pb2, subscribe_pb2
+from sluice.gateway.api import (
+    archive_pb2,
+    block_items_pb2,
+    block_pb2,
+    node_pb2,
+    publish_pb2,
+    standby_pb2,
+    subscribe_pb2,
+)
+from sluice.gateway.archive.segment import StreamDescription
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, proof_of
 from sluice.gateway.blocks.merkle import EMPTY_HASH, leaf_hash, tree_root
@@ -25,7 +37,7 @@ from sluice.gateway.blocks.proofs.ledger_data import read_publication
 from sluice.gateway.blocks.proofs.poseidon import hash_array, permute, poseidon, round_constants
 from sluice.gateway.blocks.root_hash import NOT_HASHED, subtree_of
 from tests.interop.doc_tables import ROOT, page
-from tests.vectors.maker import expanded, read_file
+from tests.vectors.maker import ARCHIVE, expanded, read_file
 
 FOLDER = ROOT / "docs" / "spec"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -275,3 +287,46 @@ def test_known_answers_of_a_signature() -> None:
         "bitmap": f"{bitmap[:4].hex(' ')} …",
         "A": point_bytes(add(signers)).hex(),
     }
+
+
+# --- archive.md ---------------------------------------------------------------------------------------------
+
+SEGMENT = next((ARCHIVE / "segments").iterdir())
+
+
+def test_the_reader_of_the_page_reads_the_segment() -> None:
+    [code] = re.findall(r"```python\n(.+?)```", section("archive", "5"), re.DOTALL)
+    scope = {
+        "struct": struct,
+        "zstandard": zstandard,
+        "google_crc32c": google_crc32c,
+        "SegmentIndex": archive_pb2.SegmentIndex,
+    }
+    exec(code, scope)
+    pages: Any = scope["pages"]
+    digest = hashlib.sha256(b"".join(pages(SEGMENT.read_bytes())))
+    assert SEGMENT.name == f"000000000000-{digest.hexdigest()}.seg"
+
+
+def test_the_index_has_the_fields_of_the_table() -> None:
+    described = described_fields(section("archive", "3.3"))
+    known = archive_pb2.DESCRIPTOR.message_types_by_name
+    assert described == {
+        name: {field.number: field.name for field in message.fields} for name, message in known.items()
+    }
+
+
+def test_the_examples_are_those_of_the_archive() -> None:
+    content = SEGMENT.read_bytes()
+    lines = hex_lines(section("archive", "3.2"))
+    assert len(lines) == 7
+    assert content[-1_522:].startswith(b"".join(lines[:4]))
+    assert content.endswith(b"".join(lines[4:]))
+    for file in ARCHIVE.rglob("*.*"):
+        size = f"{file.stat().st_size:,}"
+        assert re.search(
+            rf"(?m)^{re.escape(str(file.relative_to(ARCHIVE)))} +{size} bytes$", section("archive", "1")
+        )
+    [example] = re.findall(r"Example: `(\{.+?\})`", section("archive", "2"), re.DOTALL)
+    expected = StreamDescription.decode((ARCHIVE / "stream.json").read_bytes(), "")
+    assert StreamDescription.decode(example.encode(), "") == expected

@@ -156,18 +156,25 @@ async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) ->
 FLOOD_COUNT = 1_000
 
 
+@pytest.fixture(scope="module")
+def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all floods."""
+    folder = tmp_path_factory.mktemp("flooded")
+    with NodeProcess(folder / "data", folder / "log", ["--ledger-key", ledger_key()]) as node:
+        yield node
+
+
 @pytest.mark.parametrize("name", FLOODS)
-def test_no_flood_of_wrong_calls_fills_the_log(tmp_path: Path, name: str) -> None:
+def test_no_flood_of_wrong_calls_fills_the_log(flooded: NodeProcess, name: str) -> None:
     """Each second of a flood may write only a few lines."""
-    log = tmp_path / "log"
-    with NodeProcess(tmp_path / "data", log, ["--ledger-key", ledger_key()]) as node:
-        before = lines_of(log)
-        flood(node.grpc, name, FLOOD_COUNT, per_second=10_000)
-        node.metrics()  # it answers
-        found = lines_of(log) - before
-        assert max(found.values(), default=0) <= LINES_PER_MESSAGE
-        assert found.total() <= 4 * LINES_PER_MESSAGE
-        assert "Traceback" not in log.read_text("utf-8")
+    log = flooded.log_path
+    before = lines_of(log)
+    flood(flooded.grpc, name, FLOOD_COUNT, per_second=10_000)
+    flooded.metrics()  # it answers
+    found = lines_of(log) - before
+    assert max(found.values(), default=0) <= LINES_PER_MESSAGE
+    assert found.total() <= 4 * LINES_PER_MESSAGE
+    assert "Traceback" not in log.read_text("utf-8")
 
 
 CROWD = 20_000

@@ -14,19 +14,22 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import NEWEST_LAYOUT
 from sluice.gateway.node.node import Node
-from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.store.block_store import BlockStore, Layout, VerifiedBlock
 from tests.nodes import running_node
 
 
-def store(data_dir: Path, blocks: Sequence[Block], *, layout: int = NEWEST_LAYOUT) -> None:
+def store(
+    data_dir: Path, blocks: Sequence[Block], *, layout: int = NEWEST_LAYOUT, stream: Layout = "block"
+) -> None:
     """Put blocks into the block store of a node that is not running, as if publishers had sent them."""
     verified = []
     for block in blocks:
         hasher = BlockHasher()
         hasher.add(block.items)
         verified.append(VerifiedBlock(block.number, block.items, hasher.finish().root_hash))
-    store = BlockStore.open(data_dir)
-    store.new_layout = layout
+    store = BlockStore.open(data_dir, layout=stream)
+    if stream == "block":
+        store.new_layout = layout
     store.append(verified)
     store.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -21,9 +22,13 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPriv
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.datastream.file.streamer import DataStreamer
-from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
+from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE, page_start, pages_used
 from sluice.datastream.protocol.commands import Command, OnCommandError, encode_command
+from sluice.gateway.archive.objects import open_store
+from sluice.gateway.archive.segment import StreamDescription
+from sluice.gateway.archive.uploader import Uploader, UploaderPlan
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import field_item
 from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
@@ -39,6 +44,7 @@ from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 __all__ = [
+    "ARCHIVE",
     "FOLDER",
     "SUBTREES",
     "block_vectors",
@@ -49,10 +55,12 @@ __all__ = [
     "read_file",
     "stream_vector",
     "tcp_vectors",
+    "write_archive",
     "write_files",
 ]
 
 FOLDER = Path(__file__).parent
+ARCHIVE = FOLDER / "archive"
 SUBTREES = (
     *("consensus headers", "inputs", "outputs", "state changes", "trace data"),
     *(f"extension {index}" for index in range(8)),
@@ -60,6 +68,9 @@ SUBTREES = (
 FILL = b"\x5a"
 LONG_PAYLOAD_SIZE = 1_100_000
 """Bytes, more than one entry can hold."""
+ARCHIVE_BLOCKS = 7
+ARCHIVE_PAYLOAD_SIZE = 10_000_000
+"""Bytes. Six such blocks fill less than a segment, seven more."""
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
@@ -171,14 +182,18 @@ def write_stream(path: Path, layout: int = NEWEST_LAYOUT) -> DataStreamer:
     """Write the blocks to a new stream, one operation each; the streamer is open."""
     streamer = DataStreamer.open(path, initial_pages=3)
     for number, block in enumerate(chain()):
-        streamer.start_atomic_op()
-        for kind, data in encode(number, block.items, block.root_16, layout):
-            if kind == BOOKMARK_TYPE:
-                streamer.add_stream_bookmark(data)
-            else:
-                streamer.add_stream_entry(kind, data)
-        streamer.commit_atomic_op()
+        _append(streamer, number, block, layout)
     return streamer
+
+
+def _append(streamer: DataStreamer, number: int, block: MadeBlock, layout: int) -> None:
+    streamer.start_atomic_op()
+    for kind, data in encode(number, block.items, block.root_16, layout):
+        if kind == BOOKMARK_TYPE:
+            streamer.add_stream_bookmark(data)
+        else:
+            streamer.add_stream_entry(kind, data)
+    streamer.commit_atomic_op()
 
 
 def stream_vector(layout: int) -> bytes:
@@ -251,6 +266,28 @@ def tcp_vectors() -> list[dict[str, Any]]:
             sent = [command.hex() for command in commands]
             vectors.append({"name": name, "on error": mode, "send": sent, "receive": received.hex()})
     return vectors
+
+
+# --- the archive ------------------------------------------------------------------------------------------
+
+
+def write_archive(folder: Path) -> bytes:
+    """Write the archive of a chain of long blocks; return the stream file of the archived entries."""
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "stream.bin"
+        with DataStreamer.open(path, initial_pages=80) as streamer:
+            tree, previous = StreamingTree(), EMPTY_HASH
+            for number in range(ARCHIVE_BLOCKS):
+                body = [field_item(4, FILL * ARCHIVE_PAYLOAD_SIZE)]
+                block = _block(number, body, previous, tree.root())
+                _append(streamer, number, block, NEWEST_LAYOUT)
+                previous = block.root_16
+                tree.push(previous)
+            description = StreamDescription.of(streamer.header, 0, NEWEST_LAYOUT)
+            plan = UploaderPlan(lambda: description, block_begin=lambda number: 0)
+            assert Uploader(streamer, open_store(f"file://{folder}"), plan).step()
+            streamer.truncate_file(streamer.sums.first_number(SEGMENT_PAGES))
+        return path.read_bytes()[: page_start(SEGMENT_PAGES)]
 
 
 # --- proofs -------------------------------------------------------------------------------------------------
@@ -366,6 +403,10 @@ def write_files() -> dict[str, int]:
             name, content = f"{name}.gz", gzip.compress(content, 9, mtime=0)
         (FOLDER / name).write_bytes(content)
         sizes[name] = len(content)
+    shutil.rmtree(ARCHIVE, ignore_errors=True)
+    write_archive(ARCHIVE)
+    for file in sorted(ARCHIVE.rglob("*.*")):
+        sizes[str(file.relative_to(FOLDER))] = file.stat().st_size
     return sizes
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
-from sluice.datastream.check.check import check_stream
+from sluice.datastream.check.check import Severity, check_stream
+from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Entry
+from sluice.gateway.archive.segment import TRAILER_SIZE, index_size, read_index, segment_of
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import BlockRefused
@@ -26,7 +31,15 @@ from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.serving import ServerThread
 from tests.interop import foreign
-from tests.vectors.maker import SUBTREES, exchange, expanded, made_files, read_file
+from tests.vectors.maker import (
+    ARCHIVE,
+    SUBTREES,
+    exchange,
+    expanded,
+    made_files,
+    read_file,
+    write_archive,
+)
 
 BLOCKS: list[dict[str, Any]] = json.loads(read_file("blocks.json"))["blocks"]
 CONVERSATIONS: list[dict[str, Any]] = json.loads(read_file("tcp.json"))
@@ -51,6 +64,45 @@ def test_they_are_what_the_maker_makes() -> None:
     """A difference is a change of a format, or of the maker."""
     for name, content in made_files().items():
         assert read_file(name) == content, name
+
+
+# --- the archive --------------------------------------------------------------------------------------------
+
+
+def test_the_archive_is_what_the_maker_makes(tmp_path: Path) -> None:
+    """Names and contents are fixed; another zstd may make other frames."""
+    expected = write_archive(tmp_path)
+    made, kept = (
+        {str(file.relative_to(top)): file for file in top.rglob("*.*")} for top in (tmp_path, ARCHIVE)
+    )
+    assert made.keys() == kept.keys()
+    assert len(kept) == 3
+    assert made["stream.json"].read_bytes() == kept["stream.json"].read_bytes()
+    indexes = []
+    for archive in (made, kept):
+        header, segment = (archive[name].read_bytes() for name in sorted(archive)[:2])
+        name = segment_of(sorted(archive)[1])
+        assert name is not None
+        read = read_index(name, segment[-index_size(segment[-TRAILER_SIZE:], "") :], len(segment), "")
+        pages = read.pages_of(segment, 0, SEGMENT_PAGES, "")
+        assert zstandard.ZstdDecompressor().decompress(header) + b"".join(pages) == expected
+        for page in read.index.pages:
+            page.frame_size = 0
+        indexes.append(read.index)
+    assert indexes[0] == indexes[1]
+
+
+def test_zstd_makes_the_stream_file_of_the_archive(tmp_path: Path) -> None:
+    """As docs/spec/archive.md says."""
+    zstd = shutil.which("zstd")
+    if zstd is None:
+        pytest.skip("no zstd")
+    made = tmp_path / "datastream.bin"
+    line = f"cat headers/000000000064.zst segments/*.seg | {zstd} -dc > {made}"
+    subprocess.run(line, shell=True, cwd=ARCHIVE, check=True)
+    assert made.read_bytes() == write_archive(tmp_path / "archive")
+    result = check_stream(made)
+    assert (result.entry_count, result.counts[Severity.DAMAGE]) == (95, 0)
 
 
 # --- blocks -------------------------------------------------------------------------------------------------

@@ -1,19 +1,8 @@
 """Block proofs: the kind of each, and the check of all proofs of a block.
 
-Pure. The content of a `BlockProof` decides which module checks it:
-
-    BlockProof field            size of the signature     kind                         module
-    2 signed_block_proof        64                        Ed25519 over the root hash   ed25519
-    2 signed_block_proof        2,920 or 3,432            TSS over the root hash       tss
-    3 block_state_proof                                   state proof, ends in TSS     state_proof
-    4 signed_record_file_proof                            RSA over the record file     record_file
-    any other field                                       unknown, skipped
-
-Rules
-  - Every proof of a known kind must hold. The node cannot check a proof without its key, and does not call
-    it bad (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
-  - A block without a proof of a known kind cannot be checked either.
-  - In mode `hash` no proof is checked; `BlockHasher` sees to it that there is one.
+Pure. Every proof of a known kind must hold. The node cannot check a proof without its key, and does not call
+it bad (`gateway.blocks.refusal.FAULTS`); a bad proof takes precedence. A block without a proof of a known
+kind cannot be checked either. In mode `hash` no proof is checked; `BlockHasher` sees to it that there is one.
 Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
 and 2.
 """
@@ -50,7 +39,7 @@ __all__ = [
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
 """Bytes of a block's proofs that the event loop parses at most, 0.03 ms."""
 QUICK_SIGNATURES_MAX: Final = 8
-"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: 0.05 ms a pair and layout."""
+"""Proofs times Ed25519 keys that the event loop checks at most: 0.05 ms a pair and layout."""
 
 
 class ProofKind(StrEnum):
@@ -85,7 +74,7 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
 
 
 def signs_root(summary: BlockSummary) -> bool:
-    """Return whether the proofs, if they hold, cover the whole block, not its record file alone."""
+    """Return whether the proofs, if they hold, cover the whole block."""
     return any(kind_of_proof(proof_of(item)) in SIGN_THE_ROOT for item in summary.proofs)
 
 
@@ -98,7 +87,7 @@ class RsaBook:
     """Nodes that must have signed; 0: more than a third of the book's."""
 
     def check(self) -> RecordFileCheck:
-        """Return the check of record-file proofs. Raises ProofDataError if the book is unreadable."""
+        """Return the check of record-file proofs. Raises ProofDataError."""
         book = read_address_book(self.serialized)
         if not self.needed_count:
             return RecordFileCheck(book, DEFAULT_THRESHOLD)
@@ -109,10 +98,8 @@ class ProofVerifier:
     """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
 
     Args:
-        keys: the configured ledger keys.
-        mode: `full` or `hash`.
         ledger: checked ledger data of the TSS network, once known.
-        rsa_book: the address book that the keys name, if any.
+        rsa_book: the one that the keys name, if any.
         siblings_max: of all state proofs of a block.
     """
 

@@ -1,14 +1,7 @@
 """Address books: the RSA keys of a network's nodes.
 
-Pure. The format is the JSON form of the protobuf message:
-
-    { "nodeAddress": [ { "RSAPubKey": "308201a2…", "nodeId": "3", … }, … ] }
-
-    RSAPubKey   hex without 0x of a DER SubjectPublicKeyInfo
-    nodeId      a decimal number, as a string or not; left out for node 0
-
-An entry without a usable key is skipped, as in the reference, but its node counts for the share of nodes that
-have signed. A book with two usable keys for one node is refused.
+Pure. An entry without a usable key is skipped, as in the reference, but its node counts for the share of
+nodes that have signed. A book with two usable keys for one node is refused.
 Source: docs/spec/proofs.md section 4.1.
 """
 
@@ -31,7 +24,7 @@ ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
-"""The type of `RecordFileSignature.node_id` is int32 (docs/spec/proofs.md section 1)."""
+"""`RecordFileSignature.node_id` is an int32."""
 _KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 4096
 """Public networks have keys of 3,072 bits. Shorter ones than the minimum are not safe (NIST SP 800-57 part 1,
 table 2); longer ones take longer to verify."""
@@ -41,7 +34,7 @@ _KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """The keys of a network's nodes, as bytes, for worker processes too."""
+    """Keys as bytes, for worker processes too."""
 
     keys: tuple[tuple[int, bytes], ...]
     """(node id, DER SubjectPublicKeyInfo) of nodes with a usable key."""
@@ -51,8 +44,7 @@ class AddressBook:
 def read_address_book(serialized: bytes) -> AddressBook:
     """Read an address book, JSON in UTF-8.
 
-    Raises:
-        ProofDataError: it is no address book, has no usable key, or two for one node.
+    Raises ProofDataError.
     """
     if len(serialized) > ADDRESS_BOOK_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(serialized)} bytes", f"at most {ADDRESS_BOOK_SIZE_MAX}")

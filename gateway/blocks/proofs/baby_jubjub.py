@@ -1,16 +1,8 @@
 """Baby Jubjub, the twisted Edwards curve over the scalar field of BN254, in plain integers.
 
-Pure. The form with a = 1 (arkworks ed-on-bn254), not circom's a = 168700, whose x differs by a factor:
-
-    x^2 + y^2 = 1 + d x^2 y^2 over Fq        d = 168696/168700        order 8 * l        identity (0, 1)
-
-    point         64 bytes   x LE32 || y LE32, both below q, on the curve, in the subgroup of order l
-    compressed    32 bytes   y LE32; bit 7 of the last byte is set iff x > (-x mod q)
-    scalar        32 bytes   LE, below l
-
-Callers see affine points (x, y). Inside, points have the extended coordinates (X, Y, Z, T) with x = X/Z, y =
-Y/Z, x*y = T/Z. Since 1 is a square in Fq and d is not, their addition is complete: equal points and the
-identity need no case. Nothing here is secret, so nothing runs in constant time.
+Pure. Callers see affine points (x, y). Inside, points have the extended coordinates (X, Y, Z, T) with x =
+X/Z, y = Y/Z, x*y = T/Z. Since 1 is a square in Fq and d is not, their addition is complete: equal points and
+the identity need no case. Nothing here is secret, so nothing runs in constant time.
 Source: docs/spec/tss.md section 2.4; Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008),
 sections 3.1 and 3.3.
 """

@@ -1,14 +1,7 @@
 """BLS12-381 in the hinTS part of a TSS signature: strict decoding of points, and hashing to G2.
 
-Pure. `py_arkworks_bls12381` does the arithmetic. Coordinates are 48 bytes, big-endian:
-
-    G1    96 bytes    x || y
-    G2   192 bytes    x.c1 || x.c0 || y.c1 || y.c0           the library takes c0 before c1
-    top bits of byte 0    0x80 compressed, must be 0    0x40 infinity    0x20 sign, must be 0
-    infinity          0x40 and zeros                         zeros alone in the library
-
-A point has one encoding: coordinates below p, on the curve, in the subgroup of order r; zeros alone are no
-point. The reference tests the subgroup and not the curve; no honest signer can tell.
+Pure. `py_arkworks_bls12381` does the arithmetic; it takes c0 before c1, and zeros alone for infinity. The
+reference tests the subgroup and not the curve; no honest signer can tell.
 Source: docs/spec/tss.md sections 2.1 and 2.3; RFC 9380 section 8.8.2 (the suite of `hash_to_g2`).
 """
 
@@ -34,7 +27,7 @@ __all__ = [
     "weighted_sum_g2",
 ]
 
-# The parameter of the curve (draft-irtf-cfrg-pairing-friendly-curves section 4.2.1).
+# The curve's parameter (draft-irtf-cfrg-pairing-friendly-curves section 4.2.1).
 _X: Final = -0xD201_0000_0001_0000
 GROUP_ORDER: Final = _X**4 - _X**2 + 1
 """r, the order of G1, G2 and GT, and the modulus of scalars."""
@@ -78,10 +71,7 @@ def read_g2(encoded: bytes, what: str) -> G2Point:
 
 
 def hash_to_g2(message: bytes) -> G2Point:
-    """2.3: H(m), the point of a message in signatures.
-
-    Suite BLS12381G2_XMD:SHA-256_SSWU_RO_ of RFC 9380, with no departure.
-    """
+    """2.3: H(m), the point of a message in signatures."""
     return G2Point.hash_to_curve(message, MESSAGE_DST)
 
 

@@ -1,15 +1,8 @@
 """The groups G1 and G2 of BN254: compressed points, sums, and sums of multiples.
 
-Pure. Points are affine, `(x, y)`, with None for the point at infinity:
-
-    G1  y^2 = x^3 + 3         over Fp      order q (`ORDER`), cofactor 1: on the curve is in the group
-    G2  y^2 = x^3 + 3/(9+i)   over Fp2     order q within a larger group: `bn254_pairing.prepare` checks that
-
-    compressed G1   32 bytes: x LE                       flags in the two top bits of the last byte:
-    compressed G2   64 bytes: x.c0 LE32, x.c1 LE32       0x80 y is the larger of y and -y, 0x40 infinity
-
-A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity. Inside,
-multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
+Pure. Points are affine, `(x, y)`, with None for infinity. A point of the curve of G1 is in the group;
+`bn254_pairing.prepare` checks that of G2. Inside, multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2,
+Y/Z^3), and Z = 0 is infinity.
 Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography",
 3.2.2 (Jacobian coordinates) and 3.3.3 (joint multiples).
 """
@@ -51,7 +44,7 @@ _Jacobian = tuple[int, int, int]
 G1_SIZE: Final = 32
 G2_SIZE: Final = 64
 
-# tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
+# tss.md section 6.
 _B_G1: Final = 3
 _B_G2: Final = fp2_multiply((_B_G1, 0), fp2_inverse(XI))
 # In the two top bits of the last byte (section 6).
@@ -77,7 +70,7 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """Decode a compressed point of the curve of G2 (6), perhaps outside the group. Raises as for G1."""
+    """Decode a compressed point of the curve of G2 (6), perhaps outside the group. Errors as for G1."""
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
     if flags == _FLAG_INFINITY:
@@ -177,7 +170,7 @@ def _add_affine(point: _Jacobian, other: tuple[int, int]) -> _Jacobian:
 def _to_affine(points: Sequence[_Jacobian]) -> list[G1Point]:
     """Return the points in affine form, with one inversion for all (Montgomery's trick)."""
     product = 1
-    before: list[int] = []  # for each point, the product of the Z before it, without infinity
+    before: list[int] = []  # products of the Z before each, without infinity
     for _, _, z in points:
         before.append(product)
         if z:
@@ -195,7 +188,6 @@ def _to_affine(points: Sequence[_Jacobian]) -> list[G1Point]:
 
 
 def _without_flags(encoded: bytes, size: int, what: str) -> tuple[int, bytes]:
-    """Return a compressed point's flags, and its bytes without them."""
     if len(encoded) != size:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{size}")
     flags = encoded[-1] & (_FLAG_LARGER | _FLAG_INFINITY)
@@ -205,6 +197,6 @@ def _without_flags(encoded: bytes, size: int, what: str) -> tuple[int, bytes]:
 
 
 def _require_zero(x: int, what: str) -> None:
-    """Refuse an infinity with anything beside its flag, which the reference ignores."""
+    """Refuse what is beside the flag of infinity; the reference ignores it."""
     if x:
         raise ProofDataError(what, "infinity with an x that is not 0", "nothing beside the flag")

@@ -6,8 +6,8 @@ Pure. Elements are tuples of plain integers in [0, p), lowest coefficient first:
     Fp6  = Fp2[v] / (v^3 - xi)         6 integers        xi = 9 + i, no cube and no square in Fp2
     Fp12 = Fp6[w] / (w^2 - v)          12 integers       the first 6 are the part without w; so w^6 = xi
 
-Products add up as integers of any size and sign and are reduced once per coefficient: in CPython a reduction
-costs as much as two products of 254 bits.
+Products add up as integers of any size and are reduced once per coefficient: a reduction costs as much as two
+products.
 Source: docs/spec/tss.md section 6; Barreto and Naehrig 2005, "Pairing-friendly elliptic curves of prime
 order"; Granger and Scott 2009, "Faster squaring in the cyclotomic subgroup of sixth degree extensions"
 (`cyclotomic_square`).
@@ -42,22 +42,18 @@ __all__ = [
 ]
 
 Fp2 = tuple[int, int]
-"""a0 + a1 i."""
 Fp6 = tuple[int, int, int, int, int, int]
-"""Three elements of Fp2."""
 Fp12 = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
-"""Two elements of Fp6."""
 
 X: Final = 4965661367192848881
-"""The curve's parameter (tss.md section 6); all else follows from it and from xi."""
+"""The curve's parameter (tss.md section 6)."""
 PRIME: Final = 36 * X**4 + 36 * X**3 + 24 * X**2 + 6 * X + 1
-"""p, the order of the base field."""
 ORDER: Final = 36 * X**4 + 36 * X**3 + 18 * X**2 + 6 * X + 1
 """q of tss.md: the prime order of G1, G2 and GT; the scalar field."""
 TRACE: Final = 6 * X**2 + 1
 """t, the trace of Frobenius: ORDER = p + 1 - t."""
 
-# As in tss.md sections 6 and 2.4: q is the field of Baby Jubjub too.
+# As in tss.md sections 6 and 2.4.
 assert PRIME == 21888242871839275222246405745257275088696311157297823662689037894645226208583
 assert ORDER == 21888242871839275222246405745257275088548364400416034343698204186575808495617
 assert PRIME + 1 - TRACE == ORDER
@@ -71,7 +67,7 @@ XI: Final[Fp2] = (9, 1)
 
 
 def fp_square_root(a: int) -> int | None:
-    """Return a square root in Fp, or None if there is none."""
+    """Return a square root in Fp, if there is one."""
     root = pow(a, (_P + 1) // 4, _P)
     return root if root * root % _P == a % _P else None
 
@@ -111,7 +107,7 @@ def fp2_power(a: Fp2, exponent: int) -> Fp2:
 
 
 def fp2_square_root(a: Fp2) -> Fp2 | None:
-    """Return a square root in Fp2, or None if there is none.
+    """Return a square root in Fp2, if there is one.
 
     With n = sqrt(norm(a)) in Fp, one of (a0 + n)/2 and (a0 - n)/2 is a square r0^2; the root is r0 + a1/(2
     r0) i.
@@ -283,11 +279,7 @@ def fp12_frobenius(a: Fp12) -> Fp12:
 
 
 def fp12_inverse(a: Fp12) -> Fp12:
-    """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2, which are cheap.
-
-    Raises:
-        ZeroDivisionError: a is 0.
-    """
+    """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2, which are cheap."""
     conjugate = a
     others = FP12_ONE
     for _ in range(5):
@@ -316,7 +308,7 @@ def _fp4_square(a0: int, a1: int, b0: int, b1: int) -> tuple[int, int, int, int]
 
 
 def cyclotomic_square(a: Fp12) -> Fp12:
-    """Return a^2 for an a with a^(p^4 - p^2 + 1) = 1, such as the easy part of a final exponentiation.
+    """Return a^2 for an a with a^(p^4 - p^2 + 1) = 1.
 
     Over Fp4 = Fp2[s] / (s^2 - xi), s = w^3, such an a = A + B w + C w^2 satisfies a^2 = 3 A^2 - 2 A' + (3 s
     C^2 + 2 B') w + (3 B^2 - 2 C') w^2, where ' conjugates over Fp2 (s goes to -s).

@@ -5,8 +5,8 @@ Pure. e(P, Q) for P in G1 and Q in G2 is f^((p^12 - 1)/q), where f is the produc
     T = Q;  for each further digit of 6x + 2:  T = 2 T;  then T = T + Q or T - Q where the digit says so
     T = T + psi(Q);  T = T - psi^2(Q)
 
-each line taken at P. The lines depend on Q alone. `prepare` computes them once, as pairs (lambda, mu) for a
-line with slope lambda through T:
+each line taken at P. `prepare` computes the lines of a Q once, as pairs (lambda, mu) for a line with slope
+lambda through T:
 
     the line at (x, y), divided by y:   1 - lambda (x/y) w + mu (1/y) w^3        mu = lambda T.x - T.y
 
@@ -57,7 +57,7 @@ _Affine = tuple[Fp2, Fp2]
 
 
 def _signed_digits(value: int) -> tuple[int, ...]:
-    """Return the non-adjacent form, highest first: digits -1, 0, 1, no two neighbours other than 0."""
+    """Return the non-adjacent form, highest digit first."""
     digits = []
     while value:
         digit = 2 - value % 4 if value % 2 else 0
@@ -78,8 +78,7 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 def prepare(point: G2Point, what: str) -> PreparedG2:
     """Compute the lines of a point of the curve of G2 (6).
 
-    Raises:
-        ProofDataError: of `what`; the point is not in the group.
+    Raises ProofDataError, of `what`, if it is not in the group.
     """
     if point is None:
         return None
@@ -141,7 +140,7 @@ def miller_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
 def final_exponentiation(f: Fp12) -> Fp12:
     """Return f^((p^12 - 1)/q) = (f^((p^6 - 1)(p^2 + 1)))^((p^4 - p^2 + 1)/q); f is not 0.
 
-    The addition chain in y0 to y6 is the one of Scott et al., section 5.
+    The addition chain is that of Scott et al., section 5.
     """
     f = fp12_multiply(fp12_conjugate(f), fp12_inverse(f))
     f = fp12_multiply(_frobenius(f, 2), f)
@@ -192,7 +191,7 @@ def _chord(at: _Affine, other: _Affine, lines: list[tuple[Fp2, Fp2]]) -> _Affine
 
 
 def _third_point(at: _Affine, other: _Affine, slope: Fp2, lines: list[tuple[Fp2, Fp2]]) -> _Affine:
-    """Append the line with this slope through T; return the negative of its third point."""
+    """Append the line with this slope; return the negative of its third point."""
     (x0, x1), (y0, y1) = at
     (u0, u1), _ = other
     s0, s1 = slope
@@ -204,7 +203,6 @@ def _third_point(at: _Affine, other: _Affine, slope: Fp2, lines: list[tuple[Fp2,
 
 
 def _psi(point: _Affine) -> _Affine:
-    """Return Frobenius of a point of the twisted curve."""
     (x0, x1), (y0, y1) = point
     return fp2_multiply((x0, -x1), XI_POWERS[2]), fp2_multiply((y0, -y1), XI_POWERS[3])
 
@@ -214,7 +212,6 @@ def _negative(a: Fp2) -> Fp2:
 
 
 def _frobenius(f: Fp12, count: int) -> Fp12:
-    """Return f^(p^count)."""
     for _ in range(count):
         f = fp12_frobenius(f)
     return f

@@ -1,7 +1,6 @@
 """Ed25519 block proofs, for networks that run with Sluice's own keys.
 
-Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes: one of the ledger's keys signs the 48 bytes
-of the root hash.
+Pure.
 Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
 """
 
@@ -20,13 +19,13 @@ SIGNATURE_SIZE: Final = 64
 
 
 class Ed25519Check:
-    """Checks signatures with a set of public keys of 32 bytes."""
+    """Checks signatures with a set of public keys."""
 
     def __init__(self, public_keys: Iterable[bytes]) -> None:
         self._keys = list(public_keys)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """Return why a signature does not prove a block with this root, or None if it does."""
+        """Return why a signature does not prove a block with this root, or None."""
         if not self._keys:
             return Refusal(
                 RefusalKind.MISSING_VERIFICATION_DATA,
@@ -35,7 +34,7 @@ class Ed25519Check:
                 "at least one --ledger-key ed25519:HEX",
             )
         signed = signature + root_hash
-        # The rest of a longer signature would count as part of the signed message.
+        # The rest of a longer one would count as part of the message.
         for key in self._keys if len(signature) == SIGNATURE_SIZE else ():
             try:
                 crypto_sign_open(signed, key)

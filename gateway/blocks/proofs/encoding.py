@@ -1,10 +1,7 @@
 """Strict reading of the fixed layouts of proofs and keys.
 
-Pure. Every layout is a sequence of fields of known size. `LayoutReader` reads them in order, and no byte may
-be left. Integers are little-endian unless a name says `be`:
-
-    scalar of a prime field    32 bytes LE (48 BE for coordinates of BLS12-381), below the modulus
-    count of a vector          u64 LE, then so many elements
+Pure. `LayoutReader` reads fields of known size in order, and no byte may be left. Integers are little-endian
+unless a name says `be`. A vector begins with its count as u64.
 Source: docs/spec/tss.md sections 2.1 (Fr), 2.4 (scalar), 3, 5 and 6 (Fr, Vec).
 """
 
@@ -18,7 +15,7 @@ SCALAR_SIZE: Final = 32
 
 
 def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
-    """Decode an integer. Raises ProofDataError, of `what`, if it is not below the modulus."""
+    """Decode an integer. Raises ProofDataError, of `what`, if it is too large."""
     value = int.from_bytes(encoded, "big" if big_endian else "little")
     if value >= modulus:
         raise ProofDataError(what, f"{value:#x}", f"less than {modulus:#x}")
@@ -31,7 +28,7 @@ def scalar_bytes(value: int) -> bytes:
 
 
 class LayoutReader:
-    """Reads the fields of one layout in order. Its methods raise ProofDataError for malformed fields."""
+    """Reads the fields of one layout in order. Its methods raise ProofDataError."""
 
     __slots__ = ("_data", "_offset", "_what")
 

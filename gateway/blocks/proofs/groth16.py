@@ -1,14 +1,8 @@
 """Groth16 over BN254: checks a proof (A, B, C) that public inputs satisfy the circuit of a key.
 
-Pure. With the key's alpha, beta, gamma, delta and IC, and the inputs in_1 to in_n:
-
-    public input point    I = IC[0] + sum of in_k IC[k]
-    equation              e(A, B) = e(alpha, beta) e(I, gamma) e(C, delta)
-
-The key has e(alpha, beta), the lines of gamma and delta, and the multiples of IC precomputed. A check is
-three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. `groth16_pairs` returns them
-as pairs, so that a caller can add further equations to the same product. A proof is not unique: (s A, B/s, C)
-holds if (A, B, C) does. It proves knowledge, not an author.
+Pure. The key has e(alpha, beta), the lines of gamma and delta, and the multiples of IC precomputed.
+`groth16_pairs` returns three Miller loops as pairs, so that a caller can add further equations to the same
+product. A proof is not unique: (s A, B/s, C) holds if (A, B, C) does. It proves knowledge, not an author.
 Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
 non-interactive arguments", section 3.2.
 """
@@ -41,7 +35,7 @@ class Groth16Key:
     alpha_beta: Fp12
     gamma: PreparedG2
     delta: PreparedG2
-    ic: G1Table  # multiples of IC[0] to IC[n]
+    ic: G1Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +43,15 @@ class Groth16Proof:
     """A proof; B is in the group."""
 
     a: G1Point
-    b: PreparedG2  # lines of B
+    b: PreparedG2
     c: G1Point
 
 
 def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
-    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them; IC has `input_count` + 1 points.
+    """Read alpha, beta, gamma, delta and IC, and prepare them; IC has `input_count` + 1 points.
 
     Raises:
-        ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or IC
-            has another count.
+        ProofDataError: also if a point beside those of IC is infinity.
     """
     alpha = read_g1(reader, "alpha", may_be_infinity=False)
     beta, gamma, delta = (
@@ -83,7 +76,7 @@ def groth16_pairs(
 
 
 def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G1Point:
-    """Read a compressed point of G1. Raises ProofDataError if it is none, or a forbidden infinity."""
+    """Read a compressed point of G1. Raises ProofDataError."""
     point = g1_from_bytes(reader.take(G1_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G1")
@@ -91,7 +84,7 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
 
 
 def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
-    """Read a compressed point of the curve of G2, perhaps outside the group. Raises as `read_g1`."""
+    """Read a compressed point of the curve of G2, perhaps outside the group. Errors as `read_g1`."""
     point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G2")

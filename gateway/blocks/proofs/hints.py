@@ -1,21 +1,9 @@
 """hinTS: one short signature of a message by enough weight of a committee, under one verification key.
 
 Pure. The key `VK` commits to the members' public keys and weights. The signature `PI` carries the aggregate
-of the keys that signed, its weight, and a proof that the two belong together. The message is a block's root
-hash. Readers raise ProofDataError for malformed bytes.
-
-    VK, 1,096 bytes                            PI, 1,632 bytes
-    0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
-    8    total_weight  Fr                      96    weight    Fr   their weight
-    40   g0            G1                      128   asig      G2   aggregate of their signatures
-    136  h0            G2                      320   Bc Qx Qxt Qz Pc Q1c Q3c Q2c Q4c O_r O_rw
-    328  h1            G2, tau * h0                  11 x G1; note 1, 3, 2, 4
-    520  Lc            G1, of L_(n-1)          1376  p_r p_rw w_r b_r q1_r q3_r q2_r q4_r
-    616  Wc            G1, of the weights            8 x Fr; note 1, 3, 2, 4
-    712  SKc           G2, of the keys
-    904  Zc            G2, of X^n - 1
-
-Only asig depends on the message. The rest of PI, the statement, says who signed, and callers may cache it.
+of the keys that signed, its weight, and a proof that the two belong together. Only asig depends on the
+message. The rest of PI, the statement, says who signed, and callers may cache it. Readers raise
+ProofDataError.
 Source: docs/spec/tss.md sections 3 and 4.
 """
 
@@ -77,15 +65,15 @@ DOMAIN_SIZE_MAX: Final = 1 << 32
 assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
 
 MULTIPLICATIVE_GENERATOR: Final = 7
-"""Generates the multiplicative group of Fr (tss.md 4.3). Being no square, its power (r - 1) / n is a root of
-unity of order n for each power of two."""
+"""Generates the multiplicative group of Fr (tss.md 4.3): its power (r - 1) / n is a root of unity of
+order n."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
 
 _OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
 """Points of G2 that no two signatures share."""
 
 _SUMMED_IN_G2_MIN: Final = 3
-"""From this count on, a sum of multiples in G2 costs less than a pairing and a multiple in G1 for each."""
+"""From this count on, a sum of multiples in G2 costs less than a pairing for each."""
 
 BATCH_BITS: Final = 128
 """Bits of each random factor (4.6): a false relation passes with 2^-128."""
@@ -98,8 +86,7 @@ class HintsKey:
     """A verification key `VK`; its points are in their groups."""
 
     n: int
-    """Points of the evaluation domain."""
-    total_weight: int  # weight of all members, below r
+    total_weight: int  # below r
     g0: G1Point
     h0: G2Point
     h1: G2Point
@@ -207,9 +194,9 @@ def read_asig(encoded: bytes) -> G2Point:
 def check(
     key: HintsKey, signature: HintsSignature, message: bytes, random_bits: Callable[[int], int]
 ) -> Refusal | None:
-    """Return why more than half of the key's weight did not sign the message, or None if it did.
+    """Return why more than half of the key's weight did not sign the message, or None.
 
-    `random_bits` returns that many bits, which the sender cannot foresee.
+    `random_bits` returns bits that the sender cannot foresee.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -220,12 +207,12 @@ def check(
     for relation in relations:
         if not _holds(relation, g2_points):
             return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
-    # If each holds, their batch does too, whatever the random factors.
+    # If each holds, their batch does too.
     raise AssertionError("pairing relations hold one by one and not together")
 
 
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
-    """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
+    """Return why `asig` is no signature of the message by `apk`, or None.
 
     This suffices if the statement is known to hold under the key.
     """
@@ -243,7 +230,7 @@ class Claim(NamedTuple):
     apk: G1Point
     asig: G2Point
     statement: HintsSignature | None
-    """The signature; None: its statement is known to hold under the key."""
+    """The signature; None: its statement is known to hold."""
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
@@ -258,7 +245,7 @@ def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) ->
 
 
 def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", ...] | Refusal:
-    """Return the relations of 4.5, still to be checked, or a refusal if 4.1 to 4.4 do not hold."""
+    """Return the relations of 4.5, or a refusal if 4.1 to 4.4 do not hold."""
     if not threshold(key, signature):
         got = f"weight {signature.weight} of {key.total_weight}"
         return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
@@ -320,8 +307,8 @@ def root_of_unity(n: int) -> int:
 class Challenge(NamedTuple):
     """4.3: the challenge and what follows from it, all below r."""
 
-    rho: int  # where the polynomials are evaluated
-    z: int  # rho^n - 1: the vanishing polynomial of the domain there
+    rho: int
+    z: int  # the vanishing polynomial of the domain at rho
     L: int  # the Lagrange polynomial of the domain's last point there
     s: int  # rho / w: one point of the domain before
 
@@ -346,7 +333,7 @@ def scalar_identities(signature: HintsSignature, points: Challenge) -> Iterator[
 
 
 class _Relation(NamedTuple):
-    """A product of pairings that must be 1: for each point of G2, the sum of scalar * point of G1."""
+    """A product that must be 1: for each point of G2, the sum of scalar * point of G1."""
 
     name: str
     factors: dict[str, list[tuple[int, G1Point]]]
@@ -358,11 +345,7 @@ def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
 
 
 def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
-    """4.5, identities 2 to 5, each as a product that must be 1.
-
-    A right side e(O, h1 - c*h0) moves to the left as e(-O, h1) e(c*O, h0), so that every pairing is with one
-    of H(m), asig, h0, h1, SKc, Zc.
-    """
+    """4.5, identities 2 to 5, each as a product that must be 1."""
     pi, g0, rho = signature, key.g0, points.rho
     opened = [  # commitment, its claimed value at rho; 3 before 2, as in tss.md
         (pi.Pc, pi.p_r),
@@ -375,7 +358,7 @@ def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challeng
     ]
     powers = [pow(rho, exponent, r) for exponent in range(len(opened))]
     M = [(power, commitment) for power, (commitment, _) in zip(powers, opened, strict=True)]
-    M.append((-rho * pi.weight, key.Lc))  # the weights with the aggregate's weight taken off: Wc - weight*Lc
+    M.append((-rho * pi.weight, key.Lc))  # Wc - weight*Lc
     M.append((-sum(power * value for power, (_, value) in zip(powers, opened, strict=True)), g0))
     return (
         _Relation(
@@ -402,9 +385,8 @@ def _batched_hold(
 ) -> bool:
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
-    This is sound because every point is in its group of prime order: if a relation is false, at most one
-    power of 2^128 makes the product 1. Pairings with the same point are merged, so several signatures under a
-    key cost little more than one pairing each.
+    Pairings with the same point are merged, so several signatures under a key cost little more than one
+    pairing each.
     """
     terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
     points: dict[int, G2Point] = {}
@@ -430,7 +412,7 @@ def _batched_hold(
 
 
 def _own_pairs(point: G1Point, multiples: Sequence[tuple[int, G2Point]]) -> list[tuple[G1Point, G2Point]]:
-    """Return pairs whose pairings have the product of e(point, other)^scalar over all (scalar, other)."""
+    """Return pairs whose pairings have the product of e(point, other)^scalar."""
     if len(multiples) < _SUMMED_IN_G2_MIN:
         return [(_sum([(scalar, point)]), other) for scalar, other in multiples]
     sign = -1 if multiples[0][0] < 0 else 1  # short scalars are cheaper, and -1 modulo r is long

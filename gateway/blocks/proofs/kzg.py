@@ -1,15 +1,10 @@
 """KZG over BN254: checks that a commitment C opens to the value v at the point c, with a witness w.
 
-Pure. With the key's g of G1, and h and bh = tau h of G2:
-
-    equation    e(C - v g + c w, h) = e(w, bh)
-
-Several openings share h and bh, so with a weight r for each they are one equation in two pairings,
+Pure. Several openings share h and bh, so with a weight r for each they are one equation in two pairings,
 
     e( sum of r (C - v g + c w), h ) e( -sum of r w, bh ) = 1
 
-which wrong openings satisfy with a chance of 2^-128, if the weights are 128 random bits that nobody knew
-before.
+which wrong openings satisfy with a chance of 2^-128, if nobody knew the weights before.
 Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
 to polynomials and their applications", section 3.3.
 """
@@ -28,8 +23,8 @@ class KzgKey:
     """A verification key; the lines of its points of G2 are prepared."""
 
     g: G1Point
-    h: PreparedG2  # lines of h
-    bh: PreparedG2  # lines of bh = tau h
+    h: PreparedG2
+    bh: PreparedG2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class Opening:
 def kzg_pairs(
     key: KzgKey, openings: Sequence[Opening], weights: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """Return the pairs whose product of pairings is 1 if the openings hold; each has a weight r (6.3, 6)."""
+    """Return the pairs whose product of pairings is 1 if the openings hold (6.3, 6)."""
     at_h: list[tuple[int, G1Point]] = []
     at_bh: list[tuple[int, G1Point]] = []
     value_sum = 0

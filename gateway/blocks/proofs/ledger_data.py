@@ -1,21 +1,7 @@
-"""Ledger data: a network publishes them once, and they check every TSS signature.
+"""Ledger data: a network publishes them once, in block 0, and they check every TSS signature.
 
-Pure. Block 0 of a TSS network holds a transaction with the publication of its ledger id:
-
-    BlockItem.signed_transaction (4)  ->  SignedTransaction.bodyBytes (1)  ->  TransactionBody field 77:
-        1 ledger_id               bytes, 32
-        2 WRAPS verification key  bytes, 1,768; absent where there are no WRAPS proofs
-        3 contribution, repeated  { 1 node_id varint | 2 weight varint | 3 Schnorr attested key, 192 bytes }
-
-The contributions are in the order of the address book: an index in it is a bit of the Schnorr proof.
-`refusal_of` makes the two checks that a publication must pass:
-
-    ledger id (7.2)             it is the Poseidon hash of the address book: the id fixes the nodes, their
-                                weights and their keys
-    proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
-
-The hash does not cover the WRAPS key: a node that must not believe a stranger's takes the publication from a
-file.
+Pure. `refusal_of` makes the two checks that a publication must pass. The ledger id does not cover the WRAPS
+key: a node that must not believe a stranger's takes the publication from a file.
 Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
@@ -63,20 +49,19 @@ PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
 FIELDS_TO_BEGIN: Final = 6
-"""The cost of a message, in fields: a block may have two million short ones."""
+"""What a message costs, in fields: a block may have two million short ones."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
     15864855719970161306208030973550124391814615182611152827202991785986622293039,
 )
-"""The key of a node without one: the hash to the curve of `HieroTSS`, whose secret nobody knows (tss.md 7.1;
-a test derives it). Its proof of knowledge is not checked."""
+"""The key of a node without one (tss.md 7.1; a test derives it). Its proof of knowledge is not checked."""
 
 PADDING_KEY: Final[Point] = (
     12242143994000228932794072931472805933014698661472621875120544547182037447307,
     18632581597336484007639911068407412014942769995951822776505801470647807372989,
 )
-"""P0, which fills the address book up to 128 entries for its hash (tss.md 7.2; a test derives it)."""
+"""P0, which fills the address book (tss.md 7.2; a test derives it)."""
 PADDING_WEIGHT: Final = 0
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
 
@@ -89,29 +74,29 @@ _PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
 class LedgerNode:
     """One node of the first address book."""
 
-    node_id: int  # below 2^64
-    weight: int  # 0 to 2^63 - 1
-    key: AttestedKey  # its Schnorr key and the proof that it knows the secret
+    node_id: int
+    weight: int
+    key: AttestedKey  # with the proof that it knows the secret
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerData:
     """A decoded publication; `refusal_of` decides whether to believe it."""
 
-    ledger_id: bytes  # 32 bytes
-    wraps_vk: bytes  # the WRAPS verification key, 1,768 bytes, or none
-    nodes: tuple[LedgerNode, ...]  # the address book in its order, 1 to 128 nodes
-    publication: bytes = field(compare=False, repr=False)  # the message as it was published
+    ledger_id: bytes
+    wraps_vk: bytes  # 1,768 bytes, or none
+    nodes: tuple[LedgerNode, ...]  # in the order of the address book
+    publication: bytes = field(compare=False, repr=False)  # as it was published
 
     @property
     def total_weight(self) -> int:
-        """Of all nodes."""
+        """The weight of all nodes."""
         return sum(node.weight for node in self.nodes)
 
 
 FIELDS_MAX: Final = 50_000
-"""Fields that the search for publications reads in block 0, some 0.04 s. It reads only transactions that hold
-the two bytes of the tag of field 77, which random bytes do once in 65 kB."""
+"""Fields that the search reads in block 0, some 0.04 s. It reads only transactions that hold the two bytes of
+the tag of field 77, which random bytes do once in 65 kB."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
 """Bytes of these transactions, which go to a worker process."""
@@ -149,10 +134,9 @@ def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> 
 
 
 def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
-    """Return the publications in the transactions of block 0, each once, unchecked.
+    """Return the publications in block 0, each once, unchecked.
 
-    Raises:
-        BlockRefused: they exceed the limits.
+    Raises BlockRefused if they exceed the limits.
     """
     return _publications(items, _Walk(limits))
 
@@ -166,13 +150,11 @@ class _Walk:
         self._bytes = 0
 
     def enter(self, transaction: bytes) -> None:
-        """Count a transaction's bytes."""
         self._bytes += len(transaction)
         if self._bytes > self._limits.bytes_max:
             raise self._refused("bytes", self._limits.bytes_max)
 
     def take(self, field_count: int) -> None:
-        """Count fields."""
         self._fields += field_count
         if self._fields > self._limits.fields_max:
             raise self._refused("fields", self._limits.fields_max)
@@ -200,12 +182,14 @@ def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
 def published_ledger(
     items: Iterable[bytes], ledger_id: bytes | None = None, limits: SearchLimits = _LIMITS
 ) -> LedgerData | None:
-    """Return the checked ledger data that a block 0 publishes, or None if it publishes none.
+    """Return the checked ledger data that a block 0 publishes, if any.
 
     Args:
-        items: serialized items of block 0, or those that `may_publish`.
+        items: of block 0, or those that `may_publish`.
         ledger_id: the expected id; None: any. Publications of another id are skipped if there are several.
-        limits: of the search.
+
+    Raises:
+        BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
 
     Raises:
         BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
@@ -215,7 +199,7 @@ def published_ledger(
     if not found:
         return None
     if len(found) > 1 and ledger_id is not None:
-        # Decoding those of other ids would take up to half a second each.
+        # Decoding those of other ids takes up to half a second each.
         claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
         found = claiming or found[:1]
     if len(found) > 1:
@@ -236,11 +220,7 @@ def published_ledger(
 
 
 def read_publication(publication: bytes) -> LedgerData:
-    """Decode a publication (1.1); skip fields of later versions.
-
-    Raises:
-        ProofDataError: it is malformed, or two nodes have one number.
-    """
+    """Decode a publication (1.1); skip fields of later versions. Raises ProofDataError."""
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
     ledger_id, wraps_vk = b"", b""
@@ -296,7 +276,7 @@ def refusal_of(ledger: LedgerData) -> Refusal | None:
     return None
 
 
-@lru_cache(maxsize=8)  # a start reads one book from several places
+@lru_cache(maxsize=8)
 def address_book_hash(nodes: tuple[LedgerNode, ...]) -> bytes:
     """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids."""
     padding_count = MEMBERS_MAX - len(nodes)
@@ -319,11 +299,7 @@ def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
 
 
 def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
-    """Return the length-delimited fields of that number.
-
-    Raises:
-        ItemError: the message does not parse.
-    """
+    """Return the length-delimited fields of that number. Raises ItemError."""
     walk.take(FIELDS_TO_BEGIN)
     found = []
     for one in fields_of(message):

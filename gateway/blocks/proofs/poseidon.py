@@ -1,13 +1,6 @@
 """Poseidon, the hash of field elements of TSS signatures, over the scalar field of BN254.
 
-Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the same as circom's Poseidon(4):
-
-    68 rounds           4 full, 60 partial, 4 full
-    round i             add ARK[i] to the lanes; x^5 of all lanes (full) or of lane 0 (partial);
-                        multiply by MDS: new[a] = sum over b of MDS[a][b] * old[b]
-
-The shift register Grain, started with these parameters, gives ARK and MDS; drawing them takes 0.03 s. The
-sponge absorbs up to 4 elements at a time and returns lane 1, without padding.
+Pure. Drawing the constants from the shift register Grain takes 0.03 s.
 Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
 Systems" (2021), section 2.3 and appendices E and F.
 """
@@ -27,9 +20,8 @@ q: Final = FIELD_PRIME
 LANES: Final = 5
 """t, the elements of the state (2.5)."""
 RATE: Final = LANES - 1
-"""Elements that one permutation absorbs."""
 FULL_ROUNDS: Final = 8
-"""R_F: half before the partial rounds, half after them (2.5)."""
+"""R_F: half before the partial rounds, half after them."""
 PARTIAL_ROUNDS: Final = 60
 """R_P (2.5)."""
 ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
@@ -44,15 +36,15 @@ assert q.bit_length() == _FIELD_BITS
 class Constants(NamedTuple):
     """The constants of the permutation."""
 
-    ark: tuple[tuple[int, ...], ...]  # ARK: a row of 5 for each round
+    ark: tuple[tuple[int, ...], ...]  # a row for each round
     mds: tuple[tuple[int, ...], ...]
-    """MDS: 5 rows of 5, a matrix whose square submatrices are all invertible (Cauchy)."""
+    """Five rows of five; a Cauchy matrix."""
 
 
 def poseidon(elements: Sequence[int]) -> int:
     """Return the hash of field elements, each below q; of none, 0 (2.5).
 
-    There is no length, padding or domain tag, so [1] and [1, 0] have the same hash.
+    There is no length or padding, so [1] and [1, 0] have the same hash.
     """
     state = [0] * LANES
     for start in range(0, len(elements), RATE):
@@ -63,9 +55,9 @@ def poseidon(elements: Sequence[int]) -> int:
 
 
 def hash_array_number(data: bytes) -> int:
-    """Return hashArray as a field element (2.5): the hash of 32-byte pieces, each LE and reduced mod q.
+    """Return hashArray as a field element (2.5).
 
-    Two pieces that differ by q have the same hash, so equal hashes do not mean equal bytes.
+    Pieces of 32 bytes that differ by q have one hash: equal hashes do not mean equal bytes.
     """
     pieces = range(0, len(data), SCALAR_SIZE)
     return poseidon([int.from_bytes(data[start : start + SCALAR_SIZE], "little") % q for start in pieces])
@@ -116,13 +108,12 @@ def _drawn_integer(bits: Iterator[str]) -> int:
 
 
 def _grain_bits() -> Iterator[str]:
-    """Yield the register's bits in self-shrinking mode: the second of each pair whose first is 1."""
+    """Yield the register's bits in self-shrinking mode."""
     raw = islice(chain.from_iterable(_grain_register()), DISCARDED_BITS, None)
     return (bit for chosen, bit in zip(raw, raw, strict=True) if chosen == "1")
 
 
 def _grain_register() -> Iterator[str]:
-    """Yield every new bit of the 80-bit register, started with the parameters of the permutation."""
     started = (
         f"{1:02b}"  # a prime field
         f"{0:04b}"  # the S-box is x^alpha
@@ -132,8 +123,8 @@ def _grain_register() -> Iterator[str]:
     assert len(started) == 80
     state = int(started, 2)  # bit 0 of the register is the highest
     while True:
-        # The taps of the 80-bit Grain, 62, 51, 38, 23, 13 and 0 (2.5; appendix E of the paper). A new bit
-        # comes to a tap after 18 steps: so many are made at once.
+        # The taps (2.5; appendix E of the paper). A new bit comes to a tap after 18 steps: so many are made
+        # at once.
         taps = state ^ state << 13 ^ state << 23 ^ state << 38 ^ state << 51 ^ state << 62
         new = taps >> 62 & (1 << 18) - 1
         state = (state << 18 | new) & (1 << 80) - 1

@@ -1,21 +1,8 @@
 """RSA record-file proofs: nodes have signed the record file that a block wraps.
 
-Pure. Networks that wrote record files before block streams wrap each file as a block: header, record file,
-footer, proof. The proof carries single nodes' signatures of the file itself:
-
-    contents   field 2 of the RecordFileItem, its bytes as they are on the wire
-    payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
-    signature  RSASSA-PKCS1-v1_5 with SHA-384, the message is `payload` (so payload is hashed once more)
-
-    for each signature in order    empty, or zeros                                  skipped
-                                   no key of this node                              skipped, and noted
-                                   the node has counted                             skipped
-                                   verifies                                         the node counts
-                                   does not verify                                  the proof is refused
-
-The proof holds if more nodes count than `threshold` of the address book. It signs the contents, not the block
-root: only the next block's link fixes header, footer, creation time, sidecars and amendments. So file and
-block must agree on what both say (`_check_agreement`).
+Pure. The proof signs the file's contents, not the block root: only the next block's link fixes header,
+footer, creation time, sidecars and amendments. So file and block must agree on what both say
+(`_check_agreement`).
 Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
 """
 
@@ -45,10 +32,10 @@ __all__ = [
 ]
 
 RECORD_FILE_FIELDS_MAX: Final = 100_000
-"""Fields of a record file and its item: skipping them takes some 0.1 s. A file of two seconds has 20,000 in a
+"""Fields of a record file and its item; skipping them takes some 0.1 s. A file of two seconds has 20,000 in a
 network with 10,000 transactions a second."""
 RECORD_FILE_SIGNATURES_MAX: Final = 500
-"""Signatures in one proof, one for each node. Verifying one takes 0.07 ms at most."""
+"""Signatures in a proof, one for each node. Verifying one takes 0.07 ms at most."""
 
 DEFAULT_THRESHOLD: Final = Fraction(1, 3)
 """Share of the nodes that is not enough (docs/spec/proofs.md section 4.3)."""
@@ -61,7 +48,7 @@ _INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (docs/spec/proofs.md se
 _PADDING: Final = PKCS1v15()
 _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
-"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
+"""A HashObject up to its hash."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
 """The running hash before the first block (docs/spec/proofs.md section 4.4)."""
 
@@ -74,13 +61,12 @@ class RecordFile:
     """The parts of a record file item that its block needs."""
 
     contents: bytes  # the serialized RecordStreamFile
-    creation_time: bytes  # the serialized Timestamp of the item
-    hapi_proto_version: bytes  # the serialized SemanticVersion of the contents
+    creation_time: bytes
+    hapi_proto_version: bytes
     block_number: int
     start_running_hash: bytes
     """The running hash before this file; zeros in block 0."""
     end_running_hash: bytes
-    """The running hash after it."""
 
 
 class _Read(NamedTuple):
@@ -102,11 +88,10 @@ class RecordFileCheck:
         decoded = {node_id: rsa_key(der) for node_id, der in book.keys}
         self._keys = {node_id: key for node_id, key in decoded.items() if key is not None}
         self.needed_count = int(threshold * book.node_count) + 1
-        """Nodes that must have signed."""
         self._read: _Read | None = None  # the last file: a block may have several proofs of it
 
     def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
-        """Return why a SignedRecordFileProof does not prove the block's record file, or None if it does."""
+        """Return why a SignedRecordFileProof does not prove the block's record file, or None."""
         if not self._keys:
             expected = "--ledger-key rsa:ADDRESS_BOOK.json"
             return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
@@ -130,7 +115,7 @@ class RecordFileCheck:
         return None
 
     def _check_signatures(self, signatures: list[tuple[int, bytes]], read: _Read) -> None:
-        """Count the nodes that signed. Raises BlockRefused for a bad signature, or for too few nodes."""
+        """Raise BlockRefused for a bad signature, or for too few nodes."""
         counted: set[int] = set()
         keyless: set[int] = set()
         for node_id, signature in signatures:
@@ -169,13 +154,10 @@ def signed_payload(contents: bytes) -> bytes:
 
 
 def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
-    """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
+    """Read a SignedRecordFileProof. Raises ProofDataError if it is malformed or too long.
 
     Returns:
         The version, 0 if absent, and (node id, signature) of each signature. A negative node id is 2^64 more.
-
-    Raises:
-        ProofDataError: the message is malformed or too long.
     """
     version = 0
     signatures: list[tuple[int, bytes]] = []
@@ -201,8 +183,7 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
 def read_record_file(item: bytes) -> RecordFile:
     """Read a record file item.
 
-    Raises:
-        ProofDataError: it does not parse, lacks a part, or has one twice.
+    Raises ProofDataError.
     """
     wire_types = {1: WireType.LEN, 2: WireType.LEN}
     outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)
@@ -223,7 +204,6 @@ def read_record_file(item: bytes) -> RecordFile:
 
 
 def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
-    """Refuse a block whose header differs from the signed contents."""
     version = next(
         bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
     )
@@ -253,11 +233,7 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Return the fields that may occur once, and how many of `left_count` fields may still be read.
-
-    Raises:
-        ProofDataError: the message does not parse, has too many fields, or one of these twice.
-    """
+    """Return the fields that may occur once, and how many of `left_count` may still be read."""
     values: dict[int, int | bytes] = {}
     try:
         fields = fields_of(payload_of(message) if is_item else message)

@@ -1,21 +1,7 @@
 """The Schnorr address-book proof: members of a ledger's first address book vouch for a hinTS key.
 
-Pure. A bitmap over the address book, in its order, shows the members that signed. Their keys add up to one
-key A, which made the signature. They must have at least half of the book's weight.
-
-    attested key, 192 bytes     Y point (64) | R point (64) | c LE32 | z LE32
-    signature, 192 bytes        bitmap 128 bytes, each 00 or 01 | z LE32, the response | c LE32, the challenge
-
-    proof of knowledge (5.1)    c = hash-to-field( comp(G) || comp(Y) || comp(R) ), DST empty, mod l
-                                z*G = R + c*Y
-    message (5.2)               msg' = ledger_id || hashArray(VK)
-    aggregate (5.3)             A = sum of Y_i with bitmap[i] = 1, W = sum of their weights
-                                refused iff TOT > 2W
-    signature (5.4)             K = z*G + c*A; valid iff c = the first 31 bytes of
-                                BLAKE2s-256( A || K || msg' ), LE
-
-The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels
-others'. Stricter than the reference: a bit without a member, and a book without weight, are refused.
+Pure. The proofs of knowledge, checked once for an address book, keep a member from choosing a key that
+cancels others'. Stricter than the reference: a bit without a member, and a book without weight, are refused.
 Source: docs/spec/tss.md section 5.
 """
 
@@ -64,7 +50,7 @@ MEMBERS_MAX: Final = 128
 ATTESTED_KEY_SIZE: Final = 2 * POINT_SIZE + 2 * SCALAR_SIZE
 SIGNATURE_SIZE: Final = MEMBERS_MAX + 2 * SCALAR_SIZE
 
-_CHALLENGE_SIZE: Final = 31  # 5.4; so that every challenge is below l
+_CHALLENGE_SIZE: Final = 31  # 5.4; so every challenge is below l
 _WHAT: Final = "Schnorr address-book proof"
 
 
@@ -72,31 +58,31 @@ class AttestedKey(NamedTuple):
     """A public key Y and the proof that its owner knows the secret."""
 
     Y: Point
-    R: Point  # the proof's commitment
-    c: int  # the proof's challenge
-    z: int  # the proof's response
+    R: Point
+    c: int
+    z: int
 
 
 class RosterMember(NamedTuple):
     """An entry of the address book."""
 
     Y: Point
-    weight: int  # 0 or more
+    weight: int
 
 
 class Signature(NamedTuple):
     """A decoded signature."""
 
     bitmap: bytes  # 128 bytes, 1 for a member that signed
-    z: int  # the response, below l
-    c: int  # the challenge, below l
+    z: int  # below l
+    c: int  # below l
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
     """Decode an attested key (5.1); `knows_secret` checks its proof.
 
     If the proof holds, R = z*G - c*Y is in the subgroup. So R need only be on the curve here: checking its
-    order would add a third to the cost of a publication. Raises ProofDataError as `read_signature`.
+    order would add a third to the cost of a publication.
     """
     reader = LayoutReader(encoded, what)
     key = AttestedKey(
@@ -120,7 +106,7 @@ def knowledge_challenge(Y: Point, R: Point) -> int:
 
 
 def knows_secret(key: AttestedKey) -> bool:
-    """Return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y (5.1)."""
+    """Return whether the proof of knowledge holds (5.1)."""
     if key.c != knowledge_challenge(key.Y, key.R):
         return False
     # z*G - c*Y, since Y is of order l, and each point has one affine form.
@@ -128,7 +114,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """Decode a signature (5). Raises ProofDataError if a part is malformed."""
+    """Decode a signature (5). Raises ProofDataError."""
     reader = LayoutReader(encoded, _WHAT)
     bitmap = reader.take(MEMBERS_MAX, "bitmap")
     if max(bitmap) > 1:
@@ -151,12 +137,9 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
 
 
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
-    """Return why at least half of the members' weight did not sign the message (5.3, 5.4), or None if it did.
+    """Return why at least half of the members' weight did not sign the message (5.3, 5.4), or None.
 
-    The proofs of knowledge of the members were checked.
-
-    Raises:
-        ProofDataError: the signature is malformed.
+    The proofs of knowledge of the members were checked. Raises ProofDataError if the signature is malformed.
     """
     signature = read_signature(encoded)
     beyond = signature.bitmap[len(members) :]

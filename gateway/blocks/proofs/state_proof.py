@@ -1,24 +1,8 @@
 """State proofs: hash paths from an unsigned block to the root hash of a later, signed one.
 
-Pure. Block k without a signature carries paths from its root hash to the root hash of block s > k, and the
-signature of that one:
-
-    paths[0]  timestamp_leaf (of s)    ──────────────────────────┐
-    paths[1]  hash ── sibling ── sibling ── … ── M(s) ───────────┴─ paths[2] ── root(s), signed
-
-For each block j = k+1 … s on the way, with R for a sibling on the right, L for one on the left and u for a
-node with a single child (a sibling without a hash):
-
-    form C  hash = root(k)       R allPrev(j)  R state, headers  R inputs to trace  R extension  L time of j
-    form B  hash = root(k)       R             R                 R                  u            L
-    form A  hash = root(k-1)     R             R                 R                               L
-
-(without the last L: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops begin
-with block k itself and the u is implied. `_general_walk` takes C, B, changes of layout on the way, paths
-through the tree of all block hashes, and any number of paths with joins anywhere.
-
-Stricter than the reference (5.3): each message has one encoding, hashes have 48 bytes, the end of a path is
--1, the time is a canonical Timestamp, and a proof of three paths has one of each kind.
+Pure. Form C is that of layout 16, B and A those of layout 8. Stricter than the reference (5.3): each message
+has one encoding. `_general_walk` takes C, B, changes of layout on the way, paths through the tree of all
+block hashes, and any number of paths with joins anywhere.
 Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
 """
 
@@ -39,13 +23,13 @@ __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofChe
 STATE_PROOF_PATHS_MAX: Final = 64
 """A block's proof has three paths; a proof of several leaves has two more for each."""
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of all state proofs of a block: five for each block up to the signed one, so enough for a network
-that signs one block of 4,000. They take some 0.06 s, or twice that if both layouts are tried."""
+"""Siblings of all state proofs of a block: enough for a network that signs one block of 4,000. They take some
+0.06 s, or twice that if both layouts are tried."""
 
 PATHS_MIN: Final = 3
-"""The least number of paths of a proof (docs/spec/proofs.md section 5.2)."""
+"""The least number of paths (docs/spec/proofs.md section 5.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits."""
+"""`next_path_index` of the last path: -1 in 32 bits."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
 """Field numbers of a path's content (docs/spec/proofs.md section 1)."""
 
@@ -61,7 +45,7 @@ _PATH_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """The other child at one step up the tree."""
+    """The other child at one step up."""
 
     is_left: bool
     hash: bytes  # 48 bytes, or none: the node has a single child
@@ -86,7 +70,7 @@ class SiblingCount:
 
 @dataclass(frozen=True, slots=True)
 class MerklePath:
-    """One path: from its content, or from where two other paths join, up to another path or the end."""
+    """One path: from its content, or from a join, up to another path or the end."""
 
     content_kind: int  # HASH (3) or a leaf's field number (4, 5, 6); 0 for a join
     content: bytes  # a hash or a leaf
@@ -96,7 +80,7 @@ class MerklePath:
 
     @property
     def start(self) -> bytes:
-        """The hash at the bottom."""
+        """Its hash at the bottom."""
         return self.content if self.content_kind == HASH else leaf_hash(self.content)
 
 
@@ -104,22 +88,22 @@ class MerklePath:
 class StateProof:
     """A parsed state proof."""
 
-    paths: tuple[MerklePath, ...]  # at least three
+    paths: tuple[MerklePath, ...]
     signature: bytes
-    """Of the root hash at the end of the paths, or none."""
+    """Of the root hash at the end, or none."""
 
 
 class StateProofCheck:
     """Checks the paths of state proofs."""
 
     def __init__(self, tss_check: Callable[[bytes, bytes], Refusal | None]) -> None:
-        """Take the check of a signature, to be called with (signature, root hash)."""
+        """`tss_check` takes (signature, root hash)."""
         self._tss_check = tss_check
 
     def check(
         self, state_proof: bytes, summary: BlockSummary, siblings: SiblingCount | None = None
     ) -> Refusal | None:
-        """Return why a serialized StateProof does not prove the block, or None if it does.
+        """Return why a serialized StateProof does not prove the block, or None.
 
         `siblings` counts those of all state proofs of a block.
         """
@@ -171,10 +155,7 @@ def _is_form_a(paths: Sequence[MerklePath], summary: BlockSummary) -> bool:
 
 
 def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
-    """Return the root of form A, where a left sibling is a time, above a node with a single child.
-
-    The value after the first left sibling must be the block's own root hash.
-    """
+    """Return the root of form A, whose value after the first left sibling must be the block's own root."""
     time, hops, end = paths
     shape = (time.content_kind, time.next_index, len(time.siblings), hops.next_index)
     if shape != (TIMESTAMP_LEAF, 2, 0, 2):
@@ -211,8 +192,8 @@ def _climb(path: MerklePath, value: bytes) -> bytes:
 def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
     """Return the root that all paths lead to; one of them must begin with the block's root hash.
 
-    At a join, the side with the path of lowest index is the left child. Each step of the inner loop takes one
-    waiting value away, and each path adds at most one, so the steps are bounded.
+    Each step of the inner loop takes one waiting value away, and each path adds at most one, so the steps are
+    bounded.
     """
     waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of its first side
     visited: set[int] = set()
@@ -253,11 +234,7 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 
 
 def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
-    """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
-
-    Raises:
-        ProofDataError: the message is malformed or too long.
-    """
+    """Read a StateProof message. Raises ProofDataError."""
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []
     signature = b""
@@ -277,7 +254,6 @@ def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) ->
 
 
 def _read_path(serialized: bytes, index: int, sibling_count: SiblingCount) -> MerklePath:
-    """Read a MerklePath and count its siblings."""
     what = f"state proof path {index}"
     wire_types = {1: WireType.LEN, 2: WireType.VARINT}
     wire_types |= dict.fromkeys((HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF), WireType.LEN)
@@ -322,7 +298,7 @@ _TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
 
 
 def _read_sibling(serialized: bytes, what: str) -> Sibling:
-    """Read a SiblingNode: `1` is_left, `2` hash; an empty one marks a node with a single child."""
+    """Read a SiblingNode; an empty one marks a node with a single child."""
     # Three forms are valid; the rest says what is wrong with others.
     if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
         return Sibling(False, serialized[2:])

@@ -1,7 +1,7 @@
 """Strict reading of the messages in proofs: each has one encoding.
 
-Pure. No hash covers the bytes of a proof, so a second encoding of the same message would make another block
-with the same root. Known fields alone are accepted, in rising numbers, once unless repeated.
+Pure. No hash covers the bytes of a proof. Known fields alone are accepted, in rising numbers, once unless
+repeated.
 Source: docs/spec/proofs.md sections 1 and 5.3.
 """
 
@@ -19,10 +19,8 @@ def strict_fields(
     """Yield (number, value) of a message's fields in their order.
 
     Args:
-        message: the encoded message.
         what: its name in errors.
-        wire_types: the known fields.
-        repeated: those that may occur more than once.
+        repeated: fields that may occur more than once.
 
     Raises:
         ProofDataError: the next field is unknown or misplaced, or the bytes are no field.

@@ -1,15 +1,7 @@
 """TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
 
-Pure. A signature has three parts without framing; its size tells which proof is last:
-
-    0      1,096 bytes   VK      hinTS verification key
-    1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
-    2728   192 bytes     address-book proof, Schnorr    2,920 in all
-           704 bytes     address-book proof, WRAPS      3,432 in all
-
-The address-book proof shows that the ledger vouches for VK, and PI that more than half of VK's weight signed
-the root hash. Vouched keys and statements of who signed are cached. The caches compare bytes, or SHA-384,
-never hashArray, which two keys may share.
+Pure. Vouched keys and statements of who signed are cached. The caches compare bytes, or SHA-384, never
+hashArray, which two keys may share.
 Source: docs/spec/tss.md section 1.
 """
 
@@ -35,9 +27,9 @@ TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFF
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
-"""Cached keys, each some 10 kB. A network has one at a time."""
+"""Cached keys, some 10 kB each. A network has one at a time."""
 STATEMENTS_MAX: Final = 4096
-"""Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes."""
+"""Cached statements, some 500 bytes each: all sets of more than half of 13 equal nodes."""
 ALONE_AFTER_BAD: Final = 64
 """Signatures that are checked alone after a bad one."""
 
@@ -45,7 +37,7 @@ _WHAT: Final = "TSS block proof"
 
 
 class TssCheck:
-    """Checks signatures against one ledger that was checked. Several threads may call it at once."""
+    """Checks signatures against one checked ledger. Several threads may call it at once."""
 
     def __init__(
         self,
@@ -66,7 +58,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """Return why a block signature does not prove a block with this root (1, 1.2), or None if it does."""
+        """Return why a signature does not prove a block with this root (1, 1.2), or None."""
         assert len(root_hash) == HASH_SIZE
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
@@ -109,7 +101,6 @@ class TssCheck:
                 self._remember(_digest(vk, hints.split(pi)[0]), claim.apk)
 
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
-        """Decode a signature. Raises as `_check_key`."""
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
         statement, asig = hints.split(pi)
@@ -142,9 +133,7 @@ class TssCheck:
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
 
-        Raises:
-            ProofDataError: key or proof is malformed.
-            BlockRefused: the proof does not hold.
+        Raises ProofDataError if key or proof is malformed, BlockRefused if the proof does not hold.
         """
         if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)
@@ -169,7 +158,6 @@ class TssCheck:
 
 
 def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return VK, PI and the address-book proof."""
     return signature[: hints.VK_SIZE], signature[hints.VK_SIZE : _PROOF_OFFSET], signature[_PROOF_OFFSET:]
 
 

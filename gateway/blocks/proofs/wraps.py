@@ -1,22 +1,9 @@
 """WRAPS: the succinct form of the address book proof, a folded Groth16 proof with two KZG openings.
 
 Pure. It shows that the network with this ledger id vouches, through any number of address books, for a hinTS
-verification key. The check needs only the network's WRAPS key:
-
-    WRAPS key (1768)   pp_hash Fr | alpha G1 | beta G2 | gamma G2 | delta G2 | IC Vec<G1> (41)
-                       | g G1 | gamma_g G1 (not used) | h G2 | bh G2
-    proof (704)        i Fr | z0 Vec<Fr> (2) | zi Vec<Fr> (2) | U Vec<G1> (2): U_W, U_E
-                       | u Vec<G1> (2): u_W, u_E | A G1 | B G2 | C G1 | v0 Fr, w0 G1 | v1 Fr, w1 G1
-                       | cmT G1 | rho Fr | c0 Fr, c1 Fr
-
-    checks             z0[0] = ledger id;  zi[1] = hash of the hinTS key;  i > 1;  u_E = infinity
-                       CW = U_W + rho u_W;  CE = U_E + rho cmT
-                       Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
-                       KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
-
-The three equations are one product of six pairings, with random weights for the openings. Stricter than the
-reference: vectors have 2 elements, infinity has one encoding, and no point of the key that takes part, but
-IC, is infinity.
+verification key. The three equations are one product of six pairings, with random weights for the openings.
+Stricter than the reference: vectors have 2 elements, infinity has one encoding, and no point of the key that
+takes part, but IC, is infinity.
 Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 
@@ -96,8 +83,7 @@ class _WrapsProof:
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
     """Read a network's WRAPS key (6.1) and prepare the constants, some 25 ms of work.
 
-    Raises:
-        ProofDataError: the key is malformed.
+    Raises ProofDataError.
     """
     reader = LayoutReader(wraps_vk, "WRAPS verification key")
     pp_hash = reader.scalar(ORDER, "pp_hash")
@@ -119,14 +105,11 @@ def check(
     *,
     random_bits: Callable[[int], int] = secrets.randbits,
 ) -> Refusal | None:
-    """Return why a proof does not show that the network vouches for a hinTS key, or None if it does.
+    """Return why a proof does not show that the network vouches for a hinTS key, or None.
 
     Args:
-        key: the network's.
-        proof: of the sender.
-        ledger_id: the network's.
         vk_hash: hashArray of the hinTS key (tss.md section 2.5).
-        random_bits: returns that many bits, which the sender cannot know.
+        random_bits: returns bits that the sender cannot know.
     """
     try:
         read = _read_proof(proof)
@@ -202,7 +185,7 @@ def _bad(what: str, got: str, expected: str) -> Refusal:
 
 
 def _read_proof(proof: bytes) -> _WrapsProof:
-    """Decode a proof (6.2). Raises ProofDataError if a part is malformed."""
+    """Decode a proof (6.2). Raises ProofDataError."""
     reader = LayoutReader(proof, "WRAPS proof")
 
     def scalar(name: str) -> int:

@@ -127,7 +127,7 @@ def test_a_stream_of_another_system_keeps_its_own(path: Path) -> None:
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     """A number of pages, and the folder of a stream that fills so many."""
     folder = tmp_path_factory.mktemp("full")
-    with DataStreamer.open(folder / "s.bin") as streamer:
+    with DataStreamer.open(folder / "s.bin", initial_pages=request.param + 1) as streamer:
         for number in range(request.param * 10 + 2):
             commit(streamer, bookmark(number), (1, bytes(104_000)), flush=True)
         assert streamer.sums.full_count == request.param

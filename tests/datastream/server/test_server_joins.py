@@ -87,7 +87,7 @@ def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None
         DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer,
         ServerThread(streamer, loop=loop) as serving,
     ):
-        for number in range(10_000 if LONG else 2_500):
+        for number in range(10_000 if LONG else 1_000):
             entry_count = len(written.starts) - 1
             joined.append(Joined(serving, max(0, entry_count - rng.randrange(behind + 1))))
             for _ in range(rng.choice((0, 0, 100, 1_000, 3_000))):

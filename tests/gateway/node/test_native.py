@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import click
@@ -154,6 +155,11 @@ def run(command: click.Command, *arguments: object) -> tuple[int, str]:
 def test_check_looks_at_both_files_and_at_the_blocks(tmp_path: Path) -> None:
     fill(tmp_path / "a", long_blocks(5))
     fill(tmp_path / "b", long_blocks(4))
+    fill(tmp_path / "c", long_blocks(4))
+    for name in ("blocks.bin", "blocks.db"):  # as a crash between the two commits leaves them
+        (tmp_path / "c" / name).rename(tmp_path / f"{name}-of-4")
+        copy = shutil.copytree if name.endswith("db") else shutil.copy
+        copy(tmp_path / "a" / name, tmp_path / "c" / name)
     network, blocks = (tmp_path / "a" / name for name in ("datastream.bin", "blocks.bin"))
     status, output = run(check.command, tmp_path / "a")
     assert output.splitlines() == [
@@ -165,6 +171,14 @@ def test_check_looks_at_both_files_and_at_the_blocks(tmp_path: Path) -> None:
     assert (status, output.count("byte for byte")) == (0, 2)
     assert "the same 12 entries" in output
     assert "the same 32 entries" in output
+    status, output = run(check.command, tmp_path / "c")
+    assert (status, "blocks that were not committed in datastream.bin, too" in output) == (0, True), output
+    with DataStreamer.open(tmp_path / "c" / "datastream.bin") as streamer:
+        streamer.start_atomic_op()
+        streamer.add_stream_entry(5, b"of nobody")
+        streamer.commit_atomic_op()
+    status, output = run(check.command, tmp_path / "c")
+    assert (status, "got 13 entries, expected 15" in output) == (1, True), output
     content = bytearray(network.read_bytes())
     content[content.index(b"\x03" * 100_000) + 50_000] ^= 1
     network.write_bytes(content)

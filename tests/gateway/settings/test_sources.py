@@ -20,6 +20,7 @@ from sluice.gateway.settings.kinds import (
     SettingKind,
     Size,
     Switch,
+    Text,
     WholeNumber,
     size_text,
 )
@@ -529,7 +530,7 @@ NUMBERS = [setting for setting in SETTINGS if one_past(setting.kind)]
 
 
 def test_all_settings_that_are_numbers_are_known_as_such() -> None:
-    others = {Choice, File, Folder, HostPort, Listed, Switch}
+    others = {Choice, File, Folder, HostPort, Listed, Switch, Text}
     assert {type(setting.kind) for setting in SETTINGS if setting not in NUMBERS} == others
 
 

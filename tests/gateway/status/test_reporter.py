@@ -29,6 +29,7 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             "role": "active",
             "verification_mode": "full",
             "stream_layout": None,
+            "rolling": False,
             "ready": True,
             "publishers": 1,
             "subscribers": 1,

@@ -32,7 +32,7 @@ from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.store.chain_file import read_snapshot
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk, PowerLost
-from tests.datastream.streams import sample_file
+from tests.datastream.streams import contents, sample_file
 from tests.gateway.block_makers import footer_item, header_item, proof_item
 from tests.reference_data import needs_stream
 
@@ -227,32 +227,43 @@ def steps_of(folder: Path, work: Work) -> int:
     return len(blocks.steps)
 
 
-@pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])
 @pytest.mark.parametrize("work", [one_by_one, in_halves])
-def test_every_boundary(tmp_path: Path, how: str, work: Work) -> None:
-    rng, folder = random.Random(f"crash {how}"), tmp_path / "node"
-    steps = steps_of(folder, work)
-    assert steps > 40
-    for crash_at in range(steps + 1):
-        run, (blocks, network) = Run(), disks()
-        store = opened(folder, blocks, network)
-        blocks.steps.clear()
-        blocks.crash_at = network.crash_at = crash_at
-        with contextlib.suppress(PowerLost):
-            work(store, run)
-            assert crash_at == steps
-        release(store)
-        images = [disk.image_after_crash(how, rng) for disk in (blocks, network)]
-        where = f"crash before step {crash_at} ({how})"
-        store = opened(folder, *map(MemoryDisk.of, images))
-        found = store.chain.next_number
-        assert run.acknowledged <= found <= run.offered, where
-        check(store, found, where)
-        for one in BLOCKS[found:]:
-            grow(store, one)
-        check(store, len(BLOCKS), where)
-        store.close()
-        shutil.rmtree(folder)
+def test_every_boundary(memory_path: Path, work: Work) -> None:
+    """Before each step of a workload, what a power failure may leave then is opened, each state once."""
+    chance = {how: random.Random(f"crash {how}") for how in ("none", "all", "prefix", "sectors")}
+    run, (blocks, network), folder, left = Run(), disks(), memory_path / "node", memory_path / "left"
+    checked: set[int] = set()
+
+    def crash() -> None:
+        for how, rng in chance.items():
+            images = tuple(disk.image_after_crash(how, rng) for disk in (blocks, network))
+            state = hash((images, contents(folder), run.acknowledged, run.offered))
+            if state not in checked:
+                checked.add(state)
+                shutil.copytree(folder, left)
+                check_left(left, images, run, f"crash before step {len(blocks.steps) - 1} ({how})")
+                shutil.rmtree(left)
+
+    store = opened(folder, blocks, network)
+    blocks.steps.clear()
+    blocks.fail = network.fail = lambda step: crash()
+    work(store, run)
+    crash()
+    release(store)
+    assert len(blocks.steps) > 40
+    assert len(checked) > 40
+
+
+def check_left(folder: Path, images: tuple[bytes, ...], run: Run, where: str) -> None:
+    """Open what a crash left, check it, and let it grow to its end."""
+    store = opened(folder, *map(MemoryDisk.of, images))
+    found = store.chain.next_number
+    assert run.acknowledged <= found <= run.offered, where
+    check(store, found, where)
+    for one in BLOCKS[found:]:
+        grow(store, one)
+    check(store, len(BLOCKS), where)
+    store.close()
 
 
 # --- cutting the last blocks off ----------------------------------------------------------------------------
@@ -400,8 +411,8 @@ def commit_as_a_node_does(store: BlockStore, group: list[VerifiedBlock], begun: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_what_a_disk_refuses_can_be_sent_again(tmp_path: Path, count: int) -> None:
-    folder = tmp_path / "node"
+def test_what_a_disk_refuses_can_be_sent_again(memory_path: Path, count: int) -> None:
+    folder = memory_path / "node"
     steps = steps_of(folder, in_halves)
     for refused_at in range(steps):
         blocks, network = disks()

@@ -56,14 +56,14 @@ def processes_about(folder: Path) -> list[int]:
 @pytest.mark.usefixtures("spark_for_commands")
 def test_it_runs_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    status = main(["demo", "--folder", str(folder), "--blocks", "30", "--json"])
+    status = main(["demo", "--folder", str(folder), "--blocks", "12", "--json"])
     said = capsys.readouterr()
     assert status == 0, said.err
     result = json.loads(said.out)
     assert result["good"] is True
-    assert (result["blocks"], result["read"]["blocks"], result["read"]["differing"]) == (30, 30, 0)
-    assert sum(one["won"] for one in result["publishers"]) == 30
-    assert [one["acknowledged"] for one in result["publishers"]] == [30, 30, 30]
+    assert (result["blocks"], result["read"]["blocks"], result["read"]["differing"]) == (12, 12, 0)
+    assert sum(one["won"] for one in result["publishers"]) == 12
+    assert [one["acknowledged"] for one in result["publishers"]] == [12, 12, 12]
     assert result["verification_mode"] == "full"
     assert result["latency_p99_ns"] >= result["latency_median_ns"] > 0
     assert (folder / "node" / "datastream.bin").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.file.streamer import DataStreamer
-from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, Entry
-from sluice.gateway.blocks.items import stream_entry_of
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX, PACKET_ANSWER, Entry, encode_entry
+from sluice.datastream.protocol.commands import Command, CommandError, encode_command
+from sluice.datastream.protocol.packets import encode_result
 from sluice.gateway.node.node import Node
 from sluice.publishers.blocks.linking import sign_block
 from sluice.publishers.blocks.signing_key import KeyPlace
@@ -58,7 +60,7 @@ def entries(tmp_path: Path) -> list[Entry]:
     """The beginning of the sample; one entry is as long as any may be."""
     with PagesReader(sample_file(tmp_path)) as pages:
         whole = (entry for page in pages.pages_from(pages.run_from(0)) for entry in page)
-        found = list(itertools.islice(whole, 1200))
+        found = list(itertools.islice(whole, 800))
     found[19] = Entry(0xFFFFFFFE, 19, bytes(DATA_SIZE_MAX))
     return found
 
@@ -101,6 +103,25 @@ def source_of(server: ServerThread, by: str, **options: str) -> SourceName:
     return parse_source(f"server:{server.host}:{server.port}", {"group_by": by, **options})
 
 
+def ask_for_every_bookmark(node: Node, entries: list[Entry]) -> None:
+    """Ask over TCP, many at a time; each answer is the first event behind the bookmark."""
+    asked, expected = [], []
+    event = entries[-1]
+    for entry in reversed(entries):
+        if entry.type != BOOKMARK_TYPE:
+            event = entry
+        else:
+            asked.append(encode_command(Command.BOOKMARK, 1, entry.data))
+            expected.append(encode_result(CommandError.OK, "OK") + encode_entry(event, PACKET_ANSWER))
+    assert len(asked) == 4651
+    with socket.create_connection((node.tcp_address.host, node.tcp_address.port), 20) as connection:
+        came = connection.makefile("rb")
+        for start in range(0, len(asked), 500):
+            connection.sendall(b"".join(asked[start : start + 500]))
+            answers = b"".join(expected[start : start + 500])
+            assert came.read(len(answers)) == answers
+
+
 @pytest.mark.slow
 def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
@@ -132,7 +153,7 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
 ) -> None:
     expected = signed_blocks(entries, "l2block")
-    half = len(signed_blocks(entries[:600], "l2block"))
+    half = len(signed_blocks(entries[:400], "l2block"))
     with (
         DataStreamer.open(tmp_path / "network.bin") as streamer,
         ServerThread(streamer) as server,
@@ -153,11 +174,11 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
                     deadline_seconds=60,
                 )
 
-        append(streamer, entries[:600])
+        append(streamer, entries[:400])
         report = follow(half)
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected[:half]
-        append(streamer, entries[600:])
+        append(streamer, entries[400:])
         report = follow(len(expected))
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected
@@ -165,20 +186,28 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
         assert [row.blocks for row in report.publishers] == [len(expected) - half] * 2
 
 
-def test_a_stream_file_with_its_last_block_and_back(
+def test_a_stream_file_through_three_publishers_and_a_native_node_is_the_same_on_tcp(
     spark: SparkSession, key: KeyPlace, tmp_path: Path
 ) -> None:
     path = sample_file(tmp_path)
-    with PagesReader(path) as pages:
-        entries = [entry for page in pages.pages_from(pages.run_from(0)) for entry in page]
+    with DataStreamer.open(path, read_only=True) as sample:
+        header, entries = sample.header, list(sample.read_entries(0))
     source = parse_source(f"file:{path}", {"group_by": "batch", "keep_incomplete": "true"})
-    with node_thread(tmp_path / "node", verification_mode="full") as node:
-        report = publish(spark, source, [str(node.grpc_address)], 2, key=key, shards=2, deadline_seconds=60)
+    as_network = {"stream_layout": "native", "stream_system_id": 1, "stream_version": 2}
+    with node_thread(tmp_path / "node", verification_mode="full", **as_network) as node:
+        report = publish(spark, source, [str(node.grpc_address)], 3, key=key, shards=2, deadline_seconds=60)
         assert report.is_complete, report.failures
-        stored = stored_blocks(node)
-    assert stored == signed_blocks(entries, "batch", is_whole=True)
-    back = [stream_entry_of(item) for _, items in stored for item in items[1:-2]]
-    assert back == [(entry.type, entry.data) for entry in entries]
+        stored = [node.store.read_block(number) for number in range(28)]
+        with BlockingStreamClient(node.tcp_address.host, node.tcp_address.port) as client:
+            assert client.header() == header
+            client.start(0)
+            assert list(itertools.islice(client.entries(), len(entries))) == entries
+        ask_for_every_bookmark(node, entries)
+    assert [(block.number, block.items) for block in stored if block] == signed_blocks(
+        entries, "batch", is_whole=True
+    )
+    length = header.total_length
+    assert (tmp_path / "node" / "datastream.bin").read_bytes()[:length] == path.read_bytes()[:length]
     assert (report.first_block, report.last_block) == (0, 27)
 
 

@@ -98,7 +98,7 @@ def test_events_of_the_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "option 'path': got nothing, expected the stream file, or the data folder of a node"),
+        ({}, "option 'path': got nothing, expected the stream file, the data folder of a node, or "),
         (
             {"path": "x", "decode": "rows"},
             "option 'decode': got 'rows', expected one of entries, blocks, events",

@@ -12,6 +12,7 @@ import pytest
 from sluice.datastream import DataStreamer
 from sluice.datastream.layout import PAGE_SIZE, page_start
 from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
@@ -35,7 +36,7 @@ from sluice.publishers.verify.verify_sources import (
 )
 from tests.datastream.serving import ServerThread
 from tests.gateway.block_makers import summary_of
-from tests.nodes import ledger_key, make_blocks
+from tests.nodes import ledger_key, make_blocks, make_network_blocks
 from tests.publishers.node_thread import node_thread, store
 from tests.publishers.stored import large_blocks
 
@@ -255,6 +256,21 @@ def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
     for first in (0, 7, 8, 9):
         found = [job.number for job in StoredSource(tmp_path, NumberRange(first)).jobs()]
         assert found == list(range(first, 10))
+
+
+def test_a_native_chain_and_what_is_not_committed_of_it(tmp_path: Path) -> None:
+    blocks = make_network_blocks(120)
+    store(tmp_path, blocks[:110], stream="native")
+    early = (tmp_path / "datastream.bin").read_bytes()
+    for path in (tmp_path, tmp_path / "datastream.bin", tmp_path / "blocks.bin"):
+        source = StoredSource(path, ALL)
+        assert source.count == 110
+        assert [Block(job.number, job.items) for job in source.jobs()] == blocks[:110]
+    assert numbers(StoredSource(tmp_path, NumberRange(101, 104))) == [101, 102, 103]
+    store(tmp_path, blocks[110:], stream="native")
+    assert numbers(StoredSource(tmp_path, ALL)) == list(range(120))
+    (tmp_path / "datastream.bin").write_bytes(early)  # as between the two headers of a commit
+    assert numbers(StoredSource(tmp_path, ALL)) == list(range(110))
 
 
 def test_a_chain_that_begins_after_block_0(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""A process that builds the object of a segment, so that the node's threads do not wait for it.
+
+    python -m sluice.gateway.archive.build_process STREAM_FD OBJECT_FD FIRST_PAGE FIRST_ENTRY BLOCK_BEGIN
+
+It reads the pages from one descriptor, writes the object to the other, and prints JSON: the digest of all
+pages and that of each; or what is wrong with a page. Python walks a page of small entries in 5 ms, with its
+lock held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import IO, Final
+
+from sluice.datastream.file.pages import PageFault
+from sluice.datastream.file.remote_pages import SEGMENT_PAGES
+from sluice.datastream.layout import PAGE_SIZE, page_start
+from sluice.gateway.archive.segment import (
+    TRAILER_SIZE,
+    SegmentBuilder,
+    SegmentName,
+    SegmentObject,
+    index_size,
+    read_index,
+)
+
+__all__ = ["Abandoned", "build", "main"]
+
+NICENESS: Final = 10
+LOOK_SECONDS: Final = 0.1
+"""Time between two looks whether the building was abandoned."""
+
+
+class Abandoned(Exception):
+    """Nobody wants the segment any more."""
+
+
+def build(
+    stream_fd: int,
+    first_page: int,
+    first_number: int,
+    block_begin: int | None,
+    file: IO[bytes],
+    is_abandoned: Callable[[], bool] = lambda: False,
+) -> SegmentObject:
+    """Build a segment's object in a process of its own, into a file.
+
+    Args:
+        stream_fd: of the stream file.
+        first_number: the number of the first entry.
+        block_begin: as in `SegmentBuilder`.
+        file: empty, to be written.
+        is_abandoned: looked at again and again.
+
+    Raises:
+        Abandoned: it was.
+        OSError: the process failed; the text says why.
+    """
+    words = map(str, (stream_fd, file.fileno(), first_page, first_number, block_begin))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(stream_fd, file.fileno()),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    with process:
+        while True:
+            try:
+                printed, complaint = process.communicate(timeout=LOOK_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                if is_abandoned():
+                    process.kill()
+                    raise Abandoned from None
+    if process.returncode != 0:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        what = lines[-1] if lines else f"exit status {process.returncode}"
+        raise OSError(f"segment of page {first_page} cannot be built: {what}")
+    said = json.loads(printed)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    name = SegmentName(first_page, bytes.fromhex(said["digest"]))
+    where = "the segment as it was built"
+    index_bytes = index_size(os.pread(file.fileno(), TRAILER_SIZE, size - TRAILER_SIZE), where)
+    tail = os.pread(file.fileno(), index_bytes, size - index_bytes)
+    segment = read_index(name, tail, size, where)
+    segment.digests = [bytes.fromhex(digest) for digest in said["pages"]]
+    return segment
+
+
+def main(stream: str, target: str, first_page: str, first_number: str, block_begin: str) -> None:
+    """Build the object in this process."""
+    os.nice(NICENESS)
+    builder = SegmentBuilder(int(first_page), None if block_begin == "None" else int(block_begin))
+    number = int(first_number)
+    for page_number in range(builder.first_page, builder.first_page + SEGMENT_PAGES):
+        page = os.pread(int(stream), PAGE_SIZE, page_start(page_number))
+        try:
+            number = builder.add(page, number)
+        except PageFault as fault:
+            sys.exit(f"data page {page_number}: {fault}")
+    segment, data = builder.finish()
+    with os.fdopen(int(target), "wb", closefd=False) as file:
+        file.write(data)
+    said = {"digest": segment.name.digest.hex(), "pages": [digest.hex() for digest in segment.digests]}
+    sys.stdout.write(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

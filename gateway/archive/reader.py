@@ -1,0 +1,206 @@
+"""The reader of an archive: puts pages that a stream file has given up into its cache, ahead of who reads on.
+
+    miss    one range read of a run of pages; who asks for one of them meanwhile waits for that read
+    hit     of a reader who reads on: the next run is read ahead, in a thread
+
+Runs of one reader double, up to READ_AHEAD_PAGES, and end with the segment. `PageSums` compares each page
+with the digest that the stream made of its own page, or has the page's blocks proved.
+
+Source: docs/archive.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Final
+
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import PageNotLocal
+from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES, UNKNOWN_DIGEST
+from sluice.gateway.archive.beginning import read_segment_index, roots_digest
+from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
+from sluice.gateway.archive.objects import ArchiveStore
+from sluice.gateway.archive.segment import SegmentName, decode_page, segment_name
+from sluice.gateway.logs import fields
+
+__all__ = ["ArchiveReader"]
+
+log = logging.getLogger(__name__)
+
+READ_AHEAD_PAGES: Final = 16
+"""Most pages of one range read."""
+READ_AHEAD_THREADS: Final = 2
+ROOTS_KEPT: Final = 8
+"""Segments whose root hashes are kept."""
+ERROR_SECONDS: Final = 300.0
+"""A failure is told of for this long, if nobody reads again."""
+PLACES_KEPT: Final = 1_024
+"""Places where readers may read on."""
+
+
+class _Run:
+    """One range read, of consecutive pages of a segment."""
+
+    def __init__(self, first_page: int, count: int) -> None:
+        self.pages = range(first_page, first_page + count)
+        self.done = threading.Event()
+        self.failure: str | None = None
+
+
+class ArchiveReader:
+    """Reads one stream's pages from its archive. Any thread may call.
+
+    Args:
+        streamer: `remote.source` becomes this reader.
+    """
+
+    def __init__(
+        self, store: ArchiveStore, streamer: DataStreamer, read_ahead_pages: int = READ_AHEAD_PAGES
+    ) -> None:
+        self._store = store
+        self._streamer = streamer
+        self._remote = remote = streamer.remote
+        self._roots = lru_cache(ROOTS_KEPT)(self._read_roots)
+        self._run_pages_max = max(1, min(read_ahead_pages, remote.cache_pages_max // 16))
+        self._lock = threading.Lock()
+        self._running: dict[int, _Run] = {}
+        """By page."""
+        self._places: OrderedDict[int, int] = OrderedDict()
+        """page after a run -> pages of the next run there."""
+        self._threads = ThreadPoolExecutor(READ_AHEAD_THREADS, "archive-ahead")
+        self.pages_read = 0
+        self.bytes_read = 0
+        """Bytes that the store gave."""
+        self.errors_count = 0
+        """Range reads that failed."""
+        self._failure: tuple[float, str] | None = None
+        """When and why the last range read failed; None: it did not."""
+        remote.source = self.fetch
+
+    def known_root(self, number: int, entry_number: int) -> bytes | None:
+        """Return the proved root hash of a block that ends with an entry; None: the folder does not know one.
+
+        Raises:
+            PageNotLocal: the archive does not give the index in which it is.
+        """
+        first_page = self._streamer.page_of_entry(entry_number) // SEGMENT_PAGES * SEGMENT_PAGES
+        digest = self._streamer.notes.get(ROOTS_KEY + first_page.to_bytes(8, "big"))
+        return None if digest is None else self._roots(first_page, digest).get(number)
+
+    def _read_roots(self, first_page: int, digest: bytes) -> dict[int, bytes]:
+        """Return the root hashes of the blocks that end in a segment."""
+        remote = self._remote
+        try:
+            name = remote.segment(first_page).digest
+            segment = read_segment_index(self._store, SegmentName(first_page, name))
+        except (ArchiveUnavailable, ArchiveDamaged) as error:
+            raise remote.error(first_page, str(error)) from error
+        if roots_digest(segment) != digest:
+            raise remote.error(first_page, "the index of its segment has other root hashes than were proved")
+        return {block.number: block.root_hash for block in segment.index.blocks}
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last range read failed, for some time; None: it did not."""
+        if self._failure is None or time.monotonic() - self._failure[0] > ERROR_SECONDS:
+            return None
+        return self._failure[1]
+
+    def close(self) -> None:
+        """Read no more; wait for the reads under way."""
+        self._remote.source = None
+        self._threads.shutdown(cancel_futures=True)
+
+    def fetch(self, page_number: int) -> None:
+        """Put a page into the cache if it is not there, and perhaps the next ones, too.
+
+        Raises:
+            PageNotLocal: the archive does not give it.
+        """
+        with self._lock:
+            run = self._running.get(page_number)
+            is_mine = run is None and not self._remote.is_cached(page_number)
+            if is_mine:
+                run = self._begin(page_number)
+            elif run is None:
+                self._read_ahead(page_number)
+                return
+        assert run is not None
+        if is_mine:
+            self._read(run)
+        else:
+            run.done.wait()
+        if run.failure is not None and not self._remote.is_cached(page_number):
+            raise self._remote.error(page_number, run.failure)
+
+    def _begin(self, page_number: int) -> _Run:
+        """Begin a run with a page; hold the lock."""
+        segment = self._remote.segment(page_number)
+        wanted = min(self._places.pop(page_number, 1), self._run_pages_max)
+        count, end = 1, min(page_number + wanted, segment.end_page, self._remote.end)
+        while page_number + count < end and not self._is_known(page_number + count):
+            count += 1
+        run = _Run(page_number, count)
+        self._running.update(dict.fromkeys(run.pages, run))
+        self._places[run.pages.stop] = 2 * wanted
+        if len(self._places) > PLACES_KEPT:
+            self._places.popitem(last=False)
+        return run
+
+    def _is_known(self, page_number: int) -> bool:
+        return page_number in self._running or self._remote.is_cached(page_number)
+
+    def _read_ahead(self, page_number: int) -> None:
+        """Begin the run after a cached page, if a reader comes near its end; hold the lock."""
+        for following in range(page_number + 1, page_number + 1 + self._run_pages_max // 2):
+            wanted = self._places.get(following, 0)
+            if wanted >= 4 and following < self._remote.end and not self._is_known(following):
+                self._threads.submit(self._read, self._begin(following))
+                return
+
+    def _read(self, run: _Run) -> None:
+        """Read a run."""
+        try:
+            self._put(run)
+            self._failure = None
+        except (ArchiveUnavailable, ArchiveDamaged, PageNotLocal, OSError) as error:
+            run.failure = str(error)
+            self._failure = time.monotonic(), run.failure
+            self.errors_count += 1
+            log.warning(
+                "archived pages cannot be read",
+                extra=fields(first_page=run.pages.start, pages=len(run.pages), got=run.failure),
+            )
+        except BaseException as error:
+            run.failure = repr(error)
+            raise
+        finally:
+            with self._lock:
+                for page_number in run.pages:
+                    del self._running[page_number]
+            run.done.set()
+
+    def _put(self, run: _Run) -> None:
+        remote, first_page = self._remote, run.pages.start
+        segment = remote.segment(first_page)
+        sizes = [page.frame_size for page in segment.pages]
+        position = first_page - segment.first_page
+        offset = sum(sizes[:position])
+        end = offset + sum(sizes[position : position + len(run.pages)])
+        name = segment_name(segment.first_page, segment.digest)
+        frames = self._store.get_range(name, offset, end)
+        self.bytes_read += len(frames)
+        begin = 0
+        for page_number in run.pages:
+            page = segment.pages[page_number - segment.first_page]
+            where = f"{self._store.address(name)}: page {page_number}"
+            crc = page.crc if page.digest == UNKNOWN_DIGEST else None
+            data = decode_page(frames[begin : begin + page.frame_size], crc, where)
+            begin += page.frame_size
+            remote.put(page_number, data)
+            self.pages_read += 1

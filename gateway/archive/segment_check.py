@@ -1,0 +1,224 @@
+"""The check of a segment: its pages against its name and its index, and segments one after the other.
+
+Whoever fetches a segment gives each page to a `SegmentCheck`, and its result to a `SegmentOrder`.
+
+Source: docs/spec/archive.md section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
+
+from sluice.datastream.file.pages import PageFault
+from sluice.datastream.file.remote_pages import SEGMENT_PAGES
+from sluice.gateway.archive.errors import ArchiveDamaged
+from sluice.gateway.archive.objects import ArchiveStore
+from sluice.gateway.archive.segment import (
+    SegmentBuilder,
+    SegmentObject,
+    segment_name,
+)
+
+__all__ = ["SegmentCheck", "SegmentEnds", "SegmentOrder", "fetch_pages", "in_order"]
+
+RUN_PAGES: Final = 8
+"""Pages of one range read: a slow line gets them inside a request's timeout."""
+
+_Result = TypeVar("_Result")
+
+
+class SegmentEnds(NamedTuple):
+    """The beginning and the end of a segment: all that the next one has to fit."""
+
+    where: str
+    """Address of its object."""
+    first_page: int
+    entries_begin: int
+    entries_end: int
+    total_length: int
+    """Of the stream that ends with it."""
+    first_block: int | None
+    """The first block that ends in it; None: none does."""
+    last_block: int | None
+    block_begin: int | None
+    """The first entry of the first block that ends in it."""
+    next_begin: int | None = None
+    """The first entry behind the last block that ends in it; None: not known, as its pages were not read."""
+
+    @classmethod
+    def of(cls, segment: SegmentObject, where: str) -> SegmentEnds:
+        """Return what the index says."""
+        blocks = segment.index.blocks
+        return cls(
+            where,
+            segment.first_page,
+            segment.entries_begin,
+            segment.entries_end,
+            segment.total_length,
+            blocks[0].number if blocks else None,
+            blocks[-1].number if blocks else None,
+            blocks[0].entry if blocks else None,
+        )
+
+
+class SegmentCheck:
+    """Compares the pages of one segment, in order, with its name and its index.
+
+    Args:
+        where: the address of its object, for errors.
+        has_blocks: whether the stream holds blocks.
+    """
+
+    def __init__(self, segment: SegmentObject, where: str, *, has_blocks: bool) -> None:
+        self._segment = segment
+        self._where = where
+        self._ends = SegmentEnds.of(segment, where)
+        self._has_blocks = has_blocks
+        # Without a block that ends here, no block's begin matters.
+        begin = self._ends.block_begin or 0
+        self._builder = SegmentBuilder(segment.first_page, begin if has_blocks else None)
+        self._place = 0
+
+    def add(self, page: bytes) -> None:
+        """Take the next page.
+
+        Raises:
+            ArchiveDamaged: its entries cannot be walked, or are not those of the index.
+        """
+        stored = self._segment.index.pages[self._place]
+        what = f"page {self._segment.first_page + self._place}"
+        try:
+            self._builder.add(page, stored.first_entry, b"")
+        except PageFault as fault:
+            raise ArchiveDamaged(what, fault.found, fault.expected, self._where) from None
+        found = self._builder.pages[self._place]
+        self._place += 1
+        for name in ("entry_count", "data_end", "crc32c"):
+            got, expected = getattr(found, name), getattr(stored, name)
+            if got != expected:
+                raise ArchiveDamaged(f"{what}: {name}", str(got), f"{expected}, as in the index", self._where)
+
+    def finish(self) -> SegmentEnds:
+        """Return the ends, after the last page.
+
+        Raises:
+            ArchiveDamaged: the segment has another hash than its name, or other bookmarks or blocks than its
+                index.
+        """
+        made, name = self._builder.segment, self._segment.name
+        if made.name != name:
+            expected = f"{name.digest.hex()}, as in the name"
+            raise ArchiveDamaged("SHA-256 of the pages", made.name.digest.hex(), expected, self._where)
+        for what, got, stored in (
+            ("bookmark", _bookmarks(made), _bookmarks(self._segment)),
+            ("block", list(made.blocks), list(self._segment.blocks)),
+        ):
+            if got != stored:
+                raise ArchiveDamaged(*_difference(what, got, stored), self._where)
+        begin = self._builder.block_begin if self._ends.last_block is not None else None
+        return self._ends._replace(next_begin=begin)
+
+
+def _bookmarks(segment: SegmentObject) -> list[tuple[bytes, int]]:
+    return [(mark.bookmark, mark.entry) for mark in segment.index.bookmarks]
+
+
+def _difference(what: str, got: Sequence[object], stored: Sequence[object]) -> tuple[str, str, str]:
+    """Return (what, got, expected) of the first difference between the pages and the index."""
+    place = next(
+        (place for place, pair in enumerate(zip(got, stored, strict=False)) if pair[0] != pair[1]),
+        min(len(got), len(stored)),
+    )
+    found, expected = (str(one[place]) if place < len(one) else "none" for one in (got, stored))
+    return f"{what} {place} on the pages", found, f"{expected}, as in the index"
+
+
+class SegmentOrder:
+    """Compares segments with those before them.
+
+    Args:
+        first_block: of the stream; None: it holds no blocks.
+    """
+
+    def __init__(self, first_block: int | None) -> None:
+        self._next_page = 0
+        self._next_entry: int | None = 0
+        self._has_blocks = first_block is not None
+        self._next_block = first_block
+        self._next_begin: int | None = 0
+
+    def add(self, ends: SegmentEnds) -> list[ArchiveDamaged]:
+        """Take the next segment, and return its faults; go on from it."""
+        faults = []
+        if ends.first_page != self._next_page:
+            missing = f"pages {self._next_page} to {ends.first_page - 1} before it"
+            faults.append(ArchiveDamaged("segment", f"none with {missing}", "no gap", ends.where))
+            self._next_entry = self._next_block = self._next_begin = None
+        expected = self._next_entry
+        if expected is not None and ends.entries_begin != expected:
+            got = str(ends.entries_begin)
+            faults.append(ArchiveDamaged("first entry", got, f"{expected}, as before it", ends.where))
+        if ends.first_block is not None and not self._has_blocks:
+            got = f"block {ends.first_block}"
+            faults.append(ArchiveDamaged("index", got, "no blocks, as in stream.json", ends.where))
+        elif ends.first_block is not None:
+            faults += self._wrong_block(ends)
+        self._next_page, self._next_entry = ends.first_page + SEGMENT_PAGES, ends.entries_end
+        if ends.last_block is not None:
+            self._next_block, self._next_begin = ends.last_block + 1, ends.next_begin
+        return faults
+
+    def lose(self, first_page: int) -> None:
+        """Note that a segment cannot be read: the next one may begin as it likes."""
+        self._next_page = first_page + SEGMENT_PAGES
+        self._next_entry = self._next_block = self._next_begin = None
+
+    def _wrong_block(self, ends: SegmentEnds) -> Iterator[ArchiveDamaged]:
+        for what, got, expected in (
+            ("first block that ends here", ends.first_block, self._next_block),
+            (f"first entry of block {ends.first_block}", ends.block_begin, self._next_begin),
+        ):
+            if expected is not None and got != expected:
+                yield ArchiveDamaged(what, str(got), f"{expected}, as before it", ends.where)
+
+
+def fetch_pages(store: ArchiveStore, segment: SegmentObject, run_pages: int = RUN_PAGES) -> Iterator[bytes]:
+    """Yield the pages of a segment, in order.
+
+    Args:
+        run_pages: pages of one range read.
+
+    Raises:
+        ArchiveDamaged: a page is not what the index says.
+        ArchiveUnavailable: the store does not give it.
+    """
+    name = segment_name(*segment.name)
+    end_page = segment.first_page + SEGMENT_PAGES
+    for first_page in range(segment.first_page, end_page, run_pages):
+        count = min(run_pages, end_page - first_page)
+        frames = store.get_range(name, *segment.frames(first_page, count))
+        yield from segment.pages_of(frames, first_page, count, store.address(name))
+
+
+def in_order(
+    threads: ThreadPoolExecutor, calls: Iterable[Callable[[], _Result]], ahead: int
+) -> Iterator[_Result]:
+    """Yield the results of calls in threads, in order.
+
+    Args:
+        ahead: calls that are begun and whose results are not taken yet.
+    """
+    waiting: deque[Future[_Result]] = deque()
+    try:
+        for call in calls:
+            waiting.append(threads.submit(call))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()

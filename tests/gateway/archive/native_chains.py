@@ -1,0 +1,52 @@
+"""A chain in the native layout, and its archive: two segments of the network's stream, one of the blocks'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
+from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.blocks.items import field_item, stream_entry_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from tests.gateway.block_makers import footer_item, header_item, proof_item, summary_of
+
+__all__ = ["NATIVE_BLOCKS", "archive_native"]
+
+NATIVE_BLOCKS = 70
+"""Each fills two pages of the network's stream, and one of the blocks'."""
+
+
+def blocks_of_both() -> Iterator[VerifiedBlock]:
+    """Yield linked blocks with entries of the network."""
+    tree, previous = StreamingTree(), EMPTY_HASH
+    for number in range(NATIVE_BLOCKS):
+        entry = bytes([number]) * 700_000
+        items = [
+            header_item(number),
+            stream_entry_item(BOOKMARK_TYPE, b"b%d" % number),
+            *(stream_entry_item(2, entry), stream_entry_item(3, entry)),
+            field_item(4, entry),
+            footer_item(previous, tree.root()),
+            proof_item(number),
+        ]
+        previous = summary_of(items).root_hash
+        yield VerifiedBlock(number, items, previous)
+        tree.push(previous)
+
+
+def archive_native(folder: Path, place: Path) -> None:
+    """Make a data folder of that chain, and archive its full segments in another folder."""
+    store = BlockStore.open(folder, layout="native")
+    for block in blocks_of_both():
+        store.append([block])
+        store.advance(block)
+    options = ArchiveOptions(f"file://{place}", StoreOptions(), 0, 0, 1 << 30)
+    blocks = StoredBlocks(store.first_number, store.last_number, store.layout)
+    for stream in Archives(options, store.streamers, lambda: blocks, lambda: True).streams:
+        while stream.uploader.step():
+            pass
+        stream.reader.close()
+    store.close()
