@@ -194,6 +194,8 @@ def command(
             _say(plan, as_json=as_json, truncated=False)
             return
         streamer.check_not_archived("truncate", kept)
+        if store is not None and store.pair is not None and plan.network is not None:
+            store.pair.network.check_not_archived("truncate", plan.network.kept_entries)
         check_place(plan.place, total - kept if native is None else None)
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no consent to cut", expected="y, or --yes; nothing was changed")
