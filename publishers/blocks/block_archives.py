@@ -1,4 +1,4 @@
-"""Zip and tar files with blocks: lists of members, and the bytes of one. Nothing is ever unpacked.
+"""Zip and tar files with blocks: lists of members, the bytes of one, and new zips. Nothing is ever unpacked.
 
     zip    the list at its end has the place of each member, and each can be read alone
     tar    its headers are read once, from the first to the last; then each member can be read alone
@@ -17,7 +17,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final, cast
@@ -28,7 +28,7 @@ from sluice.publishers.blocks.block_layouts import number_of_parts
 from sluice.publishers.errors import ArchiveError
 from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 
-__all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
+__all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember", "write_zip"]
 
 ARCHIVE_MEMBERS_MAX: Final = 1_000_000
 """The most that a block node can be told to put into one."""
@@ -185,6 +185,16 @@ class Archive:
             pieces.append(piece)
             count -= len(piece)
         return b"".join(pieces)
+
+
+def write_zip(file: BinaryIO, members: Iterable[tuple[str, bytes]]) -> None:
+    """Write a zip as a block node does: stored, because its members are compressed.
+
+    Without times, the same members give the same bytes.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name), data)
 
 
 class _Unpacked:

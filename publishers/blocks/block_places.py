@@ -10,7 +10,9 @@ Source: docs/spark.md, "Block files".
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +23,7 @@ from typing import BinaryIO, Final, Protocol
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.regular_files import open_regular
 from sluice.publishers.blocks.block_archives import Archive, ArchiveMember
-from sluice.publishers.blocks.block_files import decode_block, stored_bytes_max
+from sluice.publishers.blocks.block_files import decode_block, stored_bytes_max, sync_folder
 from sluice.publishers.blocks.block_layouts import (
     has_glob,
     is_archive_name,
@@ -43,6 +45,7 @@ __all__ = [
     "BlockPlace",
     "FileStore",
     "LocalStore",
+    "WritableStore",
     "blocks_in",
     "check_no_gaps",
     "find_blocks",
@@ -117,6 +120,25 @@ class FileStore(Protocol):
         """Return whether a file has just been changed."""
 
 
+class WritableStore(FileStore, Protocol):
+    """A store that is also written to. A method raises OSError if it refuses."""
+
+    def put(self, path: str, data: bytes | mmap.mmap, part: str) -> None:
+        """Write a file, and its folders; it appears whole or not at all.
+
+        `part` is its temporary path, in a hidden folder; an object store needs none.
+        """
+
+    def flush(self, folder: str) -> None:
+        """Make the names in a folder durable."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, and folders that are empty without it. It may be gone already."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder of temporary files, which may be gone already."""
+
+
 class LocalStore:
     """The files of a disk."""
 
@@ -173,6 +195,37 @@ class LocalStore:
         except OSError:
             return False
         return abs(time.time() - changed_at) <= FILE_UNCHANGED_SECONDS
+
+    def put(self, path: str, data: bytes | mmap.mmap, part: str) -> None:
+        """See `WritableStore`."""
+        temporary = Path(part)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+    def flush(self, folder: str) -> None:
+        """See `WritableStore`."""
+        sync_folder(Path(folder))
+
+    def remove(self, path: str) -> None:
+        """See `WritableStore`."""
+        Path(path).unlink(missing_ok=True)
+        with suppress(OSError):  # one that is not empty
+            for folder in Path(path).parents:
+                folder.rmdir()
+
+    def remove_folder(self, path: str) -> None:
+        """See `WritableStore`."""
+        shutil.rmtree(path, ignore_errors=True)
 
 
 # --- finding ------------------------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ Source: docs/subscribing.md, "From the command line".
 from __future__ import annotations
 
 import os
-import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_archives import write_zip
 from sluice.publishers.blocks.block_files import sync_folder, write_block_file, write_whole
 from sluice.publishers.blocks.block_layouts import (
     STAGING,
@@ -32,8 +31,6 @@ from sluice.publishers.blocks.block_places import BlockFileReader, BlockPlace, L
 from sluice.publishers.errors import BlockFileError
 
 __all__ = ["BlockWriter"]
-
-_COPY_BYTES: Final = 1 << 20
 
 
 class BlockWriter:
@@ -178,7 +175,7 @@ class BlockWriter:
         try:
             if not path.exists():
                 with temporary.open("wb") as file:
-                    self._fill(zipfile.ZipFile(file, "w", zipfile.ZIP_STORED), staged)
+                    write_zip(file, map(_member, sorted(staged.items())))
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(path)
@@ -192,16 +189,6 @@ class BlockWriter:
             raise BlockFileError(str(path), error.strerror or str(error)) from error
         del self._staged[name]
 
-    def _fill(self, archive: zipfile.ZipFile, staged: dict[int, Path]) -> None:
-        with archive:
-            for number, block_path in sorted(staged.items()):
-                _, blk, ending = block_path.name.partition(".blk")
-                # Without a time, the same blocks give the same zip.
-                info = zipfile.ZipInfo(member_name(number, blk + ending))
-                with block_path.open("rb") as block_file, archive.open(info, "w") as member:
-                    while data := block_file.read(_COPY_BYTES):
-                        member.write(data)
-
     def _remove_empty(self, folder: Path) -> None:
         while folder != self._folder:
             try:
@@ -211,3 +198,9 @@ class BlockWriter:
             self._made.discard(folder)
             self._unflushed = None if self._unflushed == folder else self._unflushed
             folder = folder.parent
+
+
+def _member(staged: tuple[int, Path]) -> tuple[str, bytes]:
+    number, path = staged
+    _, blk, ending = path.name.partition(".blk")
+    return member_name(number, blk + ending), path.read_bytes()

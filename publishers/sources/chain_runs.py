@@ -12,7 +12,7 @@ from typing import Final
 
 from sluice.publishers.errors import FrameError
 
-__all__ = ["ChainPlan", "ChainRun", "plan_chain", "runs_of"]
+__all__ = ["ChainPlan", "ChainRun", "named_numbers", "plan_chain", "runs_of"]
 
 _NAMED_MAX: Final = 10
 
@@ -76,9 +76,9 @@ def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
         end = max(end, run.last + 1)
     reasons = []
     if missing:
-        reasons.append(f"{_named(missing)} missing")
+        reasons.append(f"{named_numbers(missing)} missing")
     if repeated:
-        reasons.append(f"{_named(_joined(repeated))} there more than once")
+        reasons.append(f"{named_numbers(_joined(repeated))} there more than once")
     if reasons:
         remedy = "nothing was published: a chain has every number once"
         raise FrameError(" and ".join(reasons), remedy)
@@ -97,8 +97,8 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _named(ranges: list[tuple[int, int]]) -> str:
-    """`block 3 is`, `blocks 3, 5 to 9 are`."""
+def named_numbers(ranges: list[tuple[int, int]]) -> str:
+    """Return ranges in words: `block 3 is`, `blocks 3, 5 to 9 are`."""
     words = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:_NAMED_MAX]]
     text = ", ".join(words)
     if len(ranges) > _NAMED_MAX:

@@ -1,4 +1,4 @@
-"""Blocks in Spark: data sources, a sink, and functions over DataFrames of blocks.
+"""Blocks in Spark: data sources, sinks, and functions over DataFrames of blocks.
 
     from sluice.publishers.spark import publish, register
     register(spark)

@@ -34,6 +34,7 @@ from sluice.publishers.limits import (
 )
 from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
 from sluice.publishers.spark.batches import root_row, row_batches
+from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter, block_target
 from sluice.publishers.spark.folders import BlockFolders, folder_of
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.options import (
@@ -52,6 +53,7 @@ from sluice.publishers.spark.schema import (
     CORRUPT,
     ITEMS,
     ROOT_COLUMNS,
+    check_schema,
     columns_of,
     spark_schema,
 )
@@ -139,7 +141,7 @@ class FileRange(InputPartition):
 
 
 class BlockFilesDataSource(DataSource):
-    """The data source `blockfiles`."""
+    """The data source `blockfiles`; the sink is in `file_sink`."""
 
     @classmethod
     def name(cls) -> str:
@@ -159,6 +161,16 @@ class BlockFilesDataSource(DataSource):
         """Return the reader of a stream; raise as `reader`."""
         options = FileOptions.parse(self.options)
         return BlockFilesStreamReader(options, columns_of(schema, options.columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BlockFilesWriter:
+        """Return the writer of a batch; raise OptionError or SchemaError."""
+        check_schema(schema)
+        return BlockFilesWriter(block_target(self.options, is_overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BlockFilesStreamWriter:
+        """Return the writer of a streaming query; raise as `writer`."""
+        check_schema(schema)
+        return BlockFilesStreamWriter(block_target(self.options, is_overwrite=overwrite))
 
 
 class BlockFilesReader(DataSourceReader):

@@ -1,4 +1,4 @@
-"""The places that `blockfiles` reads: on a disk that all workers see, or in an object store.
+"""The places that `blockfiles` reads and writes: on a disk that all workers see, or in an object store.
 
     chain/  chain/00/0.zip  blocks/**/*.zip     paths and globs         read with the file system
     file:///data/chain                          a URL of one            read with the file system
@@ -11,15 +11,16 @@ A Python data source cannot reach Spark's Hadoop connectors in the JVM. `pyarrow
 from __future__ import annotations
 
 import io
+import mmap
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
-from pyarrow import fs
+from pyarrow import fs, py_buffer
 
 from sluice.publishers.blocks.block_layouts import has_glob, split_glob
 from sluice.publishers.blocks.block_places import (
@@ -28,15 +29,19 @@ from sluice.publishers.blocks.block_places import (
     BlockPlace,
     FileStore,
     LocalStore,
+    WritableStore,
     find_blocks,
 )
 from sluice.publishers.errors import BlockListError, OptionError
 from sluice.publishers.number_range import NumberRange
 
-__all__ = ["BlockFolders", "RemoteStore", "folder_of"]
+__all__ = ["BlockFolders", "RemoteStore", "folder_of", "target_of"]
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+_OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+_ONE_PUT: Final = "?allow_delayed_open=true"
+"""Otherwise a small object takes three requests."""
 _FETCH_BYTES: Final = 1 << 20  # of an archive, whose members are mostly read in order
 _ALL: Final = NumberRange()
 
@@ -130,12 +135,68 @@ class RemoteStore:
         """Return False: an object store shows whole files only."""
         return False
 
+    def put(self, path: str, data: bytes | mmap.mmap, part: str) -> None:
+        """Write a file; one put in an object store, else a temporary file that is then renamed."""
+        system = self._system()
+        with _as_os_error():
+            if system.type_name in _OBJECT_STORES:
+                self._write(path, data)
+                return
+            for folder in (path, part):
+                system.create_dir(folder.rpartition("/")[0], recursive=True)
+            self._write(part, data)
+            if system.get_file_info([path])[0].type == fs.FileType.File:  # HDFS renames to a new name only
+                system.delete_file(path)
+            system.move(part, path)
+
+    def _write(self, path: str, data: bytes | mmap.mmap) -> None:
+        buffer = py_buffer(data)
+        file = self._system().open_output_stream(path, compression=None)  # not again, by its name
+        # Closing makes an object of what came, so all of it goes in by one call. After an error of the store
+        # closing fails.
+        try:
+            file.write(buffer)
+        finally:
+            file.close()
+
+    def flush(self, folder: str) -> None:
+        """Do nothing: a store has done so."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        with suppress(FileNotFoundError), _as_os_error():
+            self._system().delete_file(path)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder of temporary files, which an object store does not have."""
+        system = self._system()
+        if system.type_name not in _OBJECT_STORES:
+            with suppress(OSError), _as_os_error():
+                system.delete_dir(path)
+
     def _info(self, path: str) -> Any:
         with _as_os_error():
             return self._system().get_file_info([path])[0]
 
     def _system(self) -> Any:
         return _connect(self._url)[0]
+
+
+def target_of(path: str) -> tuple[WritableStore, str]:
+    """Return the store of a folder to write to, and the folder's path in it.
+
+    Raises:
+        OptionError: it is no folder's name.
+        BlockListError: the store cannot be connected to.
+    """
+    if not path.strip():
+        raise OptionError("path", "nothing", "the folder to write to, or its URL")
+    if not _is_remote(path):
+        return LocalStore(), str(folder_of(path).absolute())  # a worker has another working directory
+    if has_glob(path):
+        raise OptionError("path", repr(path), "a folder, not a glob")
+    with _named(path):
+        return RemoteStore(path), _connect(path)[1]
 
 
 def _is_remote(path: str) -> bool:
@@ -157,7 +218,12 @@ def _connect(path: str) -> tuple[Any, str]:
     rest, pattern = path[match.end() :], ""
     if has_glob(rest):  # which is no part of a URL
         rest, pattern = split_glob(rest)
-    system, root = fs.FileSystem.from_uri(f"{_SAME_SCHEMES.get(scheme, scheme)}://{rest}")
+    url = f"{_SAME_SCHEMES.get(scheme, scheme)}://{rest}"
+    if url.startswith("s3:"):
+        with suppress(ValueError):  # an option that older versions do not know
+            system, root = fs.FileSystem.from_uri(url + _ONE_PUT)
+            return system, root.rstrip("/") + (f"/{pattern}" if pattern else "")
+    system, root = fs.FileSystem.from_uri(url)
     return system, root.rstrip("/") + (f"/{pattern}" if pattern else "")
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import BlockLayout, default_format, path_in, zip_of
-from sluice.publishers.spark import sink_options
+from sluice.publishers.spark import file_sink, sink_options
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
 
@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
-def test_every_option_of_the_sink_is_in_the_table() -> None:
-    table = PAGE.partition("## Options of the sink")[2].partition("\n## ")[0]
+@pytest.mark.parametrize(
+    ("title", "known"),
+    [
+        ("Options of the sink", sink_options._KNOWN - sink_options.SPARK_OPTIONS),
+        ("Write block files", file_sink._KNOWN - sink_options.SPARK_OPTIONS | {"path"}),
+    ],
+)
+def test_every_option_of_a_sink_is_in_the_table(title: str, known: frozenset[str]) -> None:
+    table = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    assert named == sink_options._KNOWN - sink_options.SPARK_OPTIONS
+    assert named == known
 
 
 def test_the_layouts_in_the_table_are_those_that_are_written() -> None:

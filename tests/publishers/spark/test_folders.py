@@ -16,7 +16,7 @@ from sluice.publishers.blocks.block_places import BlockPlace
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.errors import BlockFileError, BlockListError, OptionError
 from sluice.publishers.spark import folders
-from sluice.publishers.spark.folders import BlockFolders, folder_of
+from sluice.publishers.spark.folders import BlockFolders, folder_of, target_of
 from tests.publishers import field_files
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
@@ -37,12 +37,17 @@ def chain(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An object store that is a folder: everything of ours runs, only the network does not."""
+    """An object store that is a folder: everything of ours runs, only the network does not.
+
+    It takes no options, as the first versions of pyarrow that Sluice works with.
+    """
 
     def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
         scheme, _, rest = uri.partition("://")
         if scheme != "s3":
             raise ValueError(f"Unrecognized filesystem type in URI: {uri}")
+        if "?" in rest:
+            raise ValueError("Unexpected query parameter in S3 URI: 'allow_delayed_open'")
         return fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), rest
 
     folders._connect.cache_clear()
@@ -144,3 +149,22 @@ def test_a_folder_needs_a_name() -> None:
     with pytest.raises(OptionError) as caught:
         BlockFolders([" "])
     assert str(caught.value) == "option 'path': got nothing, expected the folder of block files"
+
+
+def test_a_store_that_is_no_object_store_gets_whole_files_by_a_rename(tmp_path: Path, store: str) -> None:
+    written, root = pickle.loads(pickle.dumps(target_of("s3://bucket/out")))
+    folder = tmp_path / root
+    for data in (b"one", b"two"):
+        written.put(f"{root}/a/1.blk.gz", data, f"{root}/.parts/1")
+        assert [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()] == [
+            "a/1.blk.gz"
+        ]
+        assert (folder / "a/1.blk.gz").read_bytes() == data
+    (folder / "b").touch()
+    with pytest.raises(OSError, match=r"(?i)not a directory|exists"):
+        written.put(f"{root}/b/2.blk", b"", f"{root}/.parts/2")
+    for _ in range(2):  # the second time it is gone already
+        written.remove_folder(f"{root}/.parts")
+        written.remove(f"{root}/a/1.blk.gz")
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["b"]
+    assert not (folder / ".parts").exists()
