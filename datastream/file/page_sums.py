@@ -347,22 +347,20 @@ class PageSums:
             remote.fetch(page_number)
             if this_thread.proves:
                 return
-            seen, expected = remote.evictions, remote.digest(page_number)
-            found = remote.cached_digest(page_number)
-            if found is None:  # it has left the cache again
-                continue
+            expected = remote.digest(page_number)
             if expected is None:
                 if self.prover is None:  # an opening
                     return
                 self._prove_remote(page_number)
                 expected = remote.digest(page_number)
-            if found == expected and seen == remote.evictions:
-                with remote.lock:
-                    if remote.is_cached(page_number) and page_number < len(self._states):
+            with remote.lock:
+                found = remote.cached_digest(page_number)
+                if expected is not None and found == expected:
+                    if page_number < len(self._states):
                         self._states[page_number] = _GOOD
-                return
-            if found != expected and expected is not None:
-                remote.drop(page_number)
+                    return
+                if expected is not None:
+                    remote.drop(page_number)
         raise remote.error(page_number, "other bytes than it has, or more than the cache keeps")
 
     def _prove_remote(self, page_number: int) -> None:
