@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 from sluice.publishers.errors import SparkUnavailable
@@ -71,23 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the real standard error, as pytest captures that of a test, and make a folder for the run."""
     config.stash[_STDERR] = os.dup(2)
     config.stash[_SCRATCH] = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is not None and config.args == config.getini("testpaths") and not sys.dont_write_bytecode:
-        _compile_share(config, int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
-
-
-def _compile_share(config: pytest.Config, number: int, count: int) -> None:
-    """Compile one worker's share of the test modules, as pytest does when it collects them.
-
-    In a fresh clone each worker would compile all of them at the same time: 13 s of processor time each.
-    """
-    state = config.stash[rewrite.assertstate_key]
-    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::count]:
-        folder = rewrite.get_cache_dir(path)
-        compiled = folder / (path.name.removesuffix(".py") + rewrite.PYC_TAIL)
-        if rewrite.try_makedirs(folder) and rewrite._read_pyc(path, compiled) is None:
-            source, code = rewrite._rewrite_test(path, config)
-            rewrite._write_pyc(state, code, source, compiled)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -60,15 +60,20 @@ def build(
         Abandoned: it was.
         OSError: the process failed; the text says why.
     """
-    words = map(str, (stream_fd, file.fileno(), first_page, first_number, block_begin))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=(stream_fd, file.fileno()),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    # For reading: while the descriptor itself lives on in a process, nobody else may open the stream.
+    reading_fd = os.open(f"/proc/self/fd/{stream_fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        words = map(str, (reading_fd, file.fileno(), first_page, first_number, block_begin))
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(reading_fd, file.fileno()),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    finally:
+        os.close(reading_fd)
     with process:
         while True:
             try:

@@ -71,6 +71,15 @@ CASES: list[tuple[DatastreamError, str]] = [
         errors.PageDamaged(PATH, 2, 30, 41, "CRC32C 01", "02"),
         "s.bin: data page 2, entries 30 to 40: found CRC32C 01 at entry 30, offset 2101248, expected 02",
     ),
+    (
+        errors.PageNotLocal(PATH, 2, 30, "one from the archive, which does not answer"),
+        "s.bin: data page 2: found a page that is not on this disk at entry 30, offset 2101248, expected one from "
+        "the archive, which does not answer",
+    ),
+    (
+        errors.EntriesArchived("truncate", 7, 30),
+        "truncate: got entry 7, expected 30 or later, as those before are archived",
+    ),
     (errors.PageUnchecked(2), "data page 2: not checked yet"),
     (
         errors.StreamFileUnavailable(PATH, OSError(13, "Permission denied")),
@@ -126,6 +135,7 @@ def test_every_error_is_here() -> None:
         "StreamFileRefused",
         "EnvironmentFault",
         "RemoteError",
+        "PageNotServed",
     }
     same_form = {
         "ShorterThanHeaderPage",

@@ -37,6 +37,7 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
             "role": "active",
             "verification_mode": "full",
             "stream_layout": 2,
+            "rolling": False,
             "ready": True,
             "publishers": 0,
             "subscribers": 0,

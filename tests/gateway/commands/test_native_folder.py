@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -33,6 +34,9 @@ from tests.gateway.store.test_block_store import verified
 from tests.nodes import KEY
 from tests.reference_data import needs_stream
 
+LONG = pytest.mark.skipif(
+    "SLUICE_LONG" not in os.environ, reason="half a minute or more; SLUICE_LONG=1 runs it"
+)
 FILES = ("datastream.bin", "blocks.bin")
 
 
@@ -566,11 +570,11 @@ def test_a_chain_that_is_open_is_left_alone(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "choice"),
     [
-        ("network", "entries"),
-        ("both", "header"),
-        ("blocks", "header"),
+        pytest.param("network", "entries", marks=LONG),
+        pytest.param("both", "header", marks=LONG),
+        pytest.param("blocks", "header", marks=LONG),
         ("blocks damaged", "sound"),
-        ("network damaged", "sound"),
+        pytest.param("network damaged", "sound", marks=LONG),
     ],
 )
 def test_killed_before_each_step_the_same_choice_again_ends_it(
