@@ -216,10 +216,18 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 
 @pytest.fixture
-def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """The shared session, which commands in this process take for their own, and do not end."""
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
-    return spark
+    before = dict(spark.conf.getAll)
+    yield spark
+    # The command's own session would have its settings alone.
+    for name, value in dict(spark.conf.getAll).items():
+        if name.startswith("spark.sql.") and before.get(name) != value:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
 
 
 @pytest.fixture

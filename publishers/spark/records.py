@@ -165,7 +165,8 @@ def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFra
     shuffle_partitions = keyed.sparkSession.conf.get("spark.sql.shuffle.partitions") or "1"
     part_count = max(1, min(parts_max, int(shuffle_partitions)))
     shares = [part / part_count for part in range(1, part_count)]
-    bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
+    quantiles = keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR) if shares else []
+    bounds = sorted(set(map(int, quantiles)))
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))
     counts = parted.groupBy(_PART).agg(F.count("*").alias("part_count"))
     # One row a part: this window is cheap.

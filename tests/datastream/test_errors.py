@@ -72,9 +72,8 @@ CASES: list[tuple[DatastreamError, str]] = [
         "s.bin: data page 2, entries 30 to 40: found CRC32C 01 at entry 30, offset 2101248, expected 02",
     ),
     (
-        errors.PageNotLocal(PATH, 2, 30, "one from the archive, which does not answer"),
-        "s.bin: data page 2: found a page that is not on this disk at entry 30, offset 2101248, expected one from "
-        "the archive, which does not answer",
+        errors.PageNotLocal(PATH, 2, 30, "it"),
+        "s.bin: data page 2: found a page that is not on this disk at entry 30, offset 2101248, expected it",
     ),
     (
         errors.EntriesArchived("truncate", 7, 30),

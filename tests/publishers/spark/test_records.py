@@ -90,6 +90,14 @@ def test_partitions_and_order_change_nothing(spark: SparkSession, monkeypatch: p
     )
     assert bytes_of(link_blocks(bodies)) == expected
     assert bounds[count] == bounds[0] - 1
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert before is not None
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        assert bytes_of(records_to_blocks(frame_of(spark, records), items_per_block=64)) == expected
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    assert bounds[-1] == 0
     items = [payload_of(item) for _, items in expected for item in items[1:-1]]
     assert items == [payload for _, payload in sorted(records)]
     assert [len(items) - 2 for _, items in expected] == [64, 64, 64, 64, 54]
