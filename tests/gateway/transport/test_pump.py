@@ -570,7 +570,7 @@ def test_key_updates_without_end_take_bounded_turns(tmp_path: Path, asks: bool) 
                     idle = idle + 1 if before == left else 0
                     if idle:
                         await asyncio.sleep(0.001)
-                assert 0 < most <= 2 * TLS_RECEIVE_BYTES
+                assert 0 < most <= 4 * TLS_RECEIVE_BYTES  # a busy loop may take some turns between two looks
                 assert not line.pump.is_closed
                 outside = line.pump.outside
                 assert outside.secure is not None

@@ -60,7 +60,7 @@ def entries(tmp_path: Path) -> list[Entry]:
     """The beginning of the sample; one entry is as long as any may be."""
     with PagesReader(sample_file(tmp_path)) as pages:
         whole = (entry for page in pages.pages_from(pages.run_from(0)) for entry in page)
-        found = list(itertools.islice(whole, 800))
+        found = list(itertools.islice(whole, 1200))
     found[19] = Entry(0xFFFFFFFE, 19, bytes(DATA_SIZE_MAX))
     return found
 
@@ -153,7 +153,7 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
     spark: SparkSession, entries: list[Entry], key: KeyPlace, tmp_path: Path
 ) -> None:
     expected = signed_blocks(entries, "l2block")
-    half = len(signed_blocks(entries[:400], "l2block"))
+    half = len(signed_blocks(entries[:600], "l2block"))
     with (
         DataStreamer.open(tmp_path / "network.bin") as streamer,
         ServerThread(streamer) as server,
@@ -174,16 +174,18 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
                     deadline_seconds=60,
                 )
 
-        append(streamer, entries[:400])
+        append(streamer, entries[:600])
         report = follow(half)
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected[:half]
-        append(streamer, entries[400:])
+        append(streamer, entries[600:])
         report = follow(len(expected))
         assert report.is_complete, report.failures
         assert stored_blocks(node) == expected
-        # Each read only what was new.
-        assert [row.blocks for row in report.publishers] == [len(expected) - half] * 2
+        # Who had noted its first batch read only what was new; the other may have been stopped within it.
+        counts = sorted(row.blocks for row in report.publishers)
+        assert counts[0] == len(expected) - half
+        assert counts[1] in (len(expected) - half, len(expected))
 
 
 def test_a_stream_file_through_three_publishers_and_a_native_node_is_the_same_on_tcp(
