@@ -476,7 +476,7 @@ class BookmarkIndex:
 
     @property
     def pending_count(self) -> int:
-        """How many bookmarks wait for a batch."""
+        """The number of bookmarks that wait for a batch."""
         return len(self._pending)
 
     def write_pending(self) -> None:

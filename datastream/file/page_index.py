@@ -140,7 +140,7 @@ class PageIndex:
 
     @property
     def page_count(self) -> int:
-        """How many pages are known."""
+        """The number of known pages."""
         return len(self.first_numbers)
 
     def add_page(self, page_number: int, first_number: int) -> None:

@@ -360,7 +360,7 @@ class SegmentBuilder:
 
     @property
     def pages(self) -> Sequence[Page]:
-        """What the index says of the pages so far."""
+        """The index's records of the pages so far."""
         return self._index.pages
 
     @property
