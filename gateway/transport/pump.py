@@ -75,6 +75,8 @@ class SocketEnd:
         self._on_lost = on_lost
         self._unsent: deque[Buffer] = deque()
         self._is_reading = False
+        self._will_read = False
+        """Whether `_read_pending` will be called."""
         self._is_closed = False
 
     @property
@@ -103,10 +105,14 @@ class SocketEnd:
             self._loop.remove_reader(self._number)
 
     def _read_held_data(self) -> None:
-        if self.secure is not None and self.secure.may_hold_data:  # it does not make the socket readable
+        # What is held does not make the socket readable. One call at a time: each read asks for the next, and
+        # so does each event of the socket.
+        if self.secure is not None and self.secure.may_hold_data and not self._will_read:
+            self._will_read = True
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:
+        self._will_read = False
         if self._is_reading:
             self._on_readable()
 
