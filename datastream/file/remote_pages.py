@@ -18,7 +18,7 @@ The bookmark folder keeps the mark and a record of each archived segment, which 
 pages:
 
     SHA-256 of its pages, 32 bytes
-    for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its SHA-256
+    for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its BLAKE3
 
 Fetched bytes count only if they have that digest: an archive is not believed. A node that began with an
 archive has zeros there: it proves the blocks on a page once, and then keeps its digest under DIGEST_KEY.
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import struct
 import tempfile
@@ -41,6 +40,8 @@ from functools import lru_cache
 from io import BufferedRandom
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from blake3 import blake3
 
 from sluice.datastream.errors import PageNotLocal, PageUnchecked
 from sluice.datastream.layout import PAGE_SIZE, page_number_of, page_start
@@ -110,8 +111,8 @@ def punch_pages(fd: int, begin: int, end: int) -> None:
 
 
 def digest_of(page: bytes) -> bytes:
-    """Return the digest of a page: 16 bytes of its SHA-256."""
-    return hashlib.sha256(page).digest()[:16]
+    """Return the digest of a page: 16 bytes of its BLAKE3."""
+    return blake3(page).digest(16)
 
 
 class ArchivedPage(NamedTuple):
