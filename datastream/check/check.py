@@ -132,7 +132,7 @@ class CheckResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are only notes, and traces that the next opening removes."""
+        """True if there are only notes, and traces that the next opening removes."""
         return not (self.counts[Severity.DAMAGE] or self.counts[Severity.FIXABLE])
 
     def add(

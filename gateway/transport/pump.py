@@ -35,7 +35,7 @@ BUFFERS_AT_ONCE: Final = 512
 UNSENT_PIECES_MAX: Final = 64
 """Pieces of one read each that may wait for one end."""
 LINGER_SECONDS: Final = 1.0
-"""How long the pump reads an ending connection: a reset would destroy the last frame."""
+"""The time that the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
 TLS_RECEIVE_BYTES: Final = 16 * 1024
@@ -81,12 +81,12 @@ class SocketEnd:
 
     @property
     def is_clogged(self) -> bool:
-        """Whether data waits to be sent to it."""
+        """True if data waits to be sent to it."""
         return bool(self._unsent) or (self.secure is not None and self.secure.has_unsent)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that the pump must not even read window updates."""
+        """True if so much waits that the pump must not even read window updates."""
         return len(self._unsent) > UNSENT_PIECES_MAX or (
             self.secure is not None and self.secure.unsent_bytes > TLS_UNSENT_BYTES_MAX
         )

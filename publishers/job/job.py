@@ -100,7 +100,7 @@ class _Race:
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
-    """When the first publisher could send."""
+    """The time when the first publisher could send."""
     acknowledged: int = 0
     """The most acknowledgements of one publisher."""
     acknowledged_at: float = 0.0

@@ -149,8 +149,8 @@ class Line:
             await asyncio.sleep(0.005)
         return sent
 
-    async def closed(self) -> None:
-        """Tick until the pump has ended."""
+    async def expect_closed(self) -> None:
+        """Tick until the pump has ended; it says so once, and last."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while not self.pump.is_closed:
                 self.pump.is_over(time.monotonic_ns())
@@ -297,7 +297,7 @@ def test_what_a_client_said_before_it_half_closed_reaches_grpc_and_it_hears_the_
         line.grpc.close()
         assert await line.rest(line.client) == b""
         line.client.close()
-        await line.closed()
+        await line.expect_closed()
 
     on_a_line(test)
 
@@ -316,7 +316,7 @@ def test_what_grpc_said_before_it_closed_reaches_a_slow_client() -> None:
         assert got == data[:sent]
         assert await line.rest(line.client) == b""
         line.client.close()
-        await line.closed()
+        await line.expect_closed()
 
     on_a_line(test)
 
@@ -331,7 +331,7 @@ def test_who_does_not_close_after_grpc_has_is_closed_after_a_while() -> None:
                 line.client.send(frame(FrameKind.PING, 0, 0, bytes(8)))
             await asyncio.sleep(0.01)
         assert not line.pump.is_closed
-        await line.closed()
+        await line.expect_closed()
         assert line.pump.happened == ["left gRPC", "left gRPC", "closed"]
 
     on_a_line(test)
@@ -348,7 +348,7 @@ def test_a_breach_is_told_to_the_client_though_it_goes_on_sending() -> None:
         assert b"CONTINUATION without HEADERS" in words[HEAD_BYTES:]
         assert await line.rest(line.grpc) == b""
         line.client.close()
-        await line.closed()
+        await line.expect_closed()
         assert line.pump.happened[0] == "header block"
 
     on_a_line(test)
@@ -369,7 +369,7 @@ def test_a_reset_ends_both_sides(by_client: bool, is_clogged: bool) -> None:
             reading = asyncio.ensure_future(line.rest(other))
             await reading
             other.close()
-        await line.closed()
+        await line.expect_closed()
 
     on_a_line(test)
 
@@ -399,7 +399,7 @@ def test_both_ends_may_go_at_once() -> None:
         await line.stuff(line.client, data_frames(2 * SOCKET_BYTES))
         reset(line.client)
         reset(line.grpc)
-        await line.closed()
+        await line.expect_closed()
         line.pump.flush()  # a late grant or tick
         line.pump.pause(0.01)
         await asyncio.sleep(0.05)
@@ -415,7 +415,7 @@ def test_a_pump_may_be_closed_in_the_middle_of_a_flush() -> None:
             relay.to_grpc.append(data_frames(FRAME))
             relay.to_outside.append(data_frames(1 << 20))
             line.pump.flush()
-        await line.closed()
+        await line.expect_closed()
 
     on_a_line(test)
 
@@ -507,7 +507,7 @@ def test_over_tls_the_end_is_said_too(tmp_path: Path) -> None:
         line.grpc.close()
         assert await asyncio.to_thread(client.recv, 1) == b""  # SSLEOFError without TLS's end
         client.close()
-        await line.closed()
+        await line.expect_closed()
 
     over_tls(tmp_path, test)
 
@@ -523,7 +523,7 @@ def test_over_tls_what_a_client_said_before_it_went_reaches_grpc(tmp_path: Path)
         assert await line.rest(line.grpc) == data
         line.grpc.close()
         client.close()
-        await line.closed()
+        await line.expect_closed()
 
     over_tls(tmp_path, test)
 
@@ -532,7 +532,7 @@ def test_who_does_not_come_through_tls_is_noted_once(tmp_path: Path) -> None:
     async def test(line: Line, client: ssl.SSLSocket) -> None:
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.to_thread(client.do_handshake)
-        await line.closed()
+        await line.expect_closed()
         assert line.pump.happened == ["tls failed", "left gRPC", "closed"]
 
     over_tls(tmp_path, test, is_trusted=False)

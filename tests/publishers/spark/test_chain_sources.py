@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.gateway.node.node import Node
 from sluice.publishers.blocks.block_files import write_block_file
