@@ -1,12 +1,8 @@
-"""Chains for archives: one that fills three segments, its data folder and its archive; and one of any size.
-
-python -m tests.gateway.archive.chains FOLDER PLACE BYTES     archives a folder, and ends
-"""
+"""Chains for archives: one that fills three segments, its folder and its archive; and one of any size."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +72,3 @@ def archive(folder: Path, place: Path, local_bytes: int = 0) -> None:
         pass
     stream.reader.close()
     store.close()
-
-
-if __name__ == "__main__":
-    archive(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

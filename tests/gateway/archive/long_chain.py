@@ -431,7 +431,7 @@ class LongChain:
             _until(lambda: metric(node, "sluice_archived_pages") >= SEGMENT_PAGES)
         names = [path.name for path in self._segments(self.place)]
         first = names[0][:12]
-        # A root hash in an index is refused by the last block's footer, what does not fit by its object's name.
+        # The footer of the last block refuses another root hash; what does not fit has its object named.
         tree = "root_hash_of_all_block_hashes_tree"
         liars: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
             ("swaps two segments", self._swap, (names[0],)),
