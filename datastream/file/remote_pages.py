@@ -72,6 +72,8 @@ CACHE_BYTES: Final = 1 << 30
 """Default size of the cache."""
 FOLIO_BYTES: Final = 1 << 21
 """The largest folio of the page cache; folios are aligned to their size."""
+PUNCH_BYTES: Final = 2 * FOLIO_BYTES
+"""Of one hole."""
 GONE_DIGEST: Final = bytes(32)
 """In place of the digest of a segment that is in no archive: its pages are gone for good."""
 _U64: Final = struct.Struct(">Q")
@@ -103,11 +105,14 @@ def punch(fd: int, size: int, offset: int) -> None:
 
 
 def punch_pages(fd: int, begin: int, end: int) -> None:
-    """Give data pages of a stream file back to the file system, as far as whole folios go."""
+    """Give data pages of a stream file back to the file system, as far as whole folios go.
+
+    A write to the file waits for a hole that is being made, some 20 ms for one of 64 MiB. So it makes many.
+    """
     start = -(-page_start(begin) // FOLIO_BYTES) * FOLIO_BYTES
     stop = page_start(end) // FOLIO_BYTES * FOLIO_BYTES
-    if start < stop:
-        punch(fd, stop - start, start)
+    for offset in range(start, stop, PUNCH_BYTES):
+        punch(fd, min(PUNCH_BYTES, stop - offset), offset)
 
 
 def digest_of(page: bytes) -> bytes:

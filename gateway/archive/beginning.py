@@ -171,7 +171,7 @@ def read_segment_index(store: ArchiveStore, name: SegmentName) -> SegmentObject:
     tail = store.get_tail(text, INDEX_BYTES)
     data, size = tail.data, index_size(tail.data, where)
     if len(data) < size <= tail.object_size:
-        data = store.get_range(text, tail.object_size - size, tail.object_size)
+        data = bytes(store.get_range(text, tail.object_size - size, tail.object_size))
     return read_index(name, data, tail.object_size, where)
 
 

@@ -13,6 +13,7 @@ Source: docs/archive.md.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ __all__ = ["ArchiveStore", "ObjectTail", "StoreOptions", "open_store"]
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _RETRY_SECONDS: Final = 10.0
 """Longest retrying of one call; who calls tries again later."""
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes that are read from a file at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,9 @@ class ArchiveStore:
         import obstore
 
         with self._errors(name):
+            content = data if isinstance(data, bytes) else _read_all(data)
             try:
-                obstore.put(self._store, name, data, mode="create", use_multipart=False)
+                obstore.put(self._store, name, content, mode="create", use_multipart=False)
             except obstore.exceptions.AlreadyExistsError:
                 return False
             if self._folder is not None:
@@ -99,8 +103,8 @@ class ArchiveStore:
             except FileNotFoundError:
                 return None
 
-    def get_range(self, name: str, offset: int, end: int) -> bytes:
-        """Read bytes of an object, fewer at its end.
+    def get_range(self, name: str, offset: int, end: int) -> memoryview:
+        """Read bytes of an object, fewer at its end; they are not copied, which would hold Python's lock.
 
         Raises:
             ArchiveUnavailable: the store did not give them, or there is no such object.
@@ -108,7 +112,7 @@ class ArchiveStore:
         import obstore
 
         with self._errors(name):
-            return bytes(obstore.get_range(self._store, name, start=offset, end=end))
+            return memoryview(obstore.get_range(self._store, name, start=offset, end=end))
 
     def get_tail(self, name: str, size: int) -> ObjectTail:
         """Read the last bytes of an object, fewer of a shorter one.
@@ -240,6 +244,17 @@ def _s3_profile() -> Any:
     except ImportError:
         return None
     return Boto3CredentialProvider(Session())
+
+
+def _read_all(file: IO[bytes]) -> mmap.mmap:
+    """Read a file into memory without holding Python's lock, for which the node's event loop would wait."""
+    size = os.fstat(file.fileno()).st_size
+    memory = mmap.mmap(-1, size)
+    for offset in range(0, size, _PIECE_BYTES):
+        piece = memoryview(memory)[offset : min(offset + _PIECE_BYTES, size)]
+        if os.preadv(file.fileno(), [piece], offset) != len(piece):
+            raise OSError(f"{size} bytes of an object cannot be read from its file")
+    return memory
 
 
 def _reason(error: Exception) -> str:

@@ -60,6 +60,8 @@ NICENESS: Final = 10
 ROOM_BYTES: Final = 256 << 20
 """A disk with less room is full soon."""
 _READ_BACK_BYTES: Final = 8 << 20
+_COMPARED_BYTES: Final = 1 << 19
+"""Python compares with its lock held, for which the node's event loop would wait."""
 _PAGES_AT_ONCE: Final = 8
 
 
@@ -296,11 +298,16 @@ def verify_segment(
     where = store.address(name)
     if written is not None:
         size = written.seek(0, os.SEEK_END)
-        for offset in range(0, size + 1, _READ_BACK_BYTES):  # in parts, as Python compares with its lock held
+        for offset in range(0, size, _READ_BACK_BYTES):
             end = min(offset + _READ_BACK_BYTES, size)
-            expected = os.pread(written.fileno(), end - offset, offset)
-            if expected and store.get_range(name, offset, end) != expected:
-                raise ArchiveDamaged("object", "other bytes", "those that were written", where)
+            got = store.get_range(name, offset, end)
+            for place in range(0, end - offset, _COMPARED_BYTES):
+                piece = bytes(got[place : place + _COMPARED_BYTES])
+                if (
+                    os.pread(written.fileno(), min(_COMPARED_BYTES, end - offset - place), offset + place)
+                    != piece
+                ):
+                    raise ArchiveDamaged("object", "other bytes", "those that were written", where)
         if store.get_tail(name, 1).object_size != size:
             raise ArchiveDamaged("object", "another size", f"{size} bytes", where)
         return segment
