@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cpu_seconds import cpu_seconds
 from benchmarks.measuring import Rows
 from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
 from sluice.gateway.archive.objects import StoreOptions
@@ -96,9 +97,11 @@ def _measure(url: str, master: str, cores: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for job in _JOBS:
             _run(few, job)
-            begun = time.perf_counter()
+            before, begun = cpu_seconds(), time.perf_counter()
             found["blocks"] = _run(frame, job)
             found[job] = time.perf_counter() - begun
+            taken = cpu_seconds().since(before)
+            found[f"{job}_cpu"] = f"{taken.python:.0f} + {taken.jvm:.0f} s"
         return found | _memory(spark)
     finally:
         spark.stop()
@@ -171,7 +174,8 @@ def run(quick: bool = False, sizes: Sequence[int] = ()) -> Rows:
         text = (
             f"{mib / two[job]:,.0f} MiB/s with 2 workers, {mib / one[job]:,.0f} with 1, ratio "
             f"{one[job] / two[job]:.2f}; {mib / held[job]:,.0f} with 1 on one core, ratio "
-            f"{held[job] / two[job]:.2f}; {two['blocks']} blocks (load {os.getloadavg()[0]:.1f})"
+            f"{held[job] / two[job]:.2f}; {two['blocks']} blocks; processor time of Python and JVM "
+            f"{two[f'{job}_cpu']}, {one[f'{job}_cpu']}, {held[f'{job}_cpu']} (load {os.getloadavg()[0]:.1f})"
         )
         rows.append((f"Spark, {job} of an archive of {size_text(sizes[-1])}", text))
     for size, found in both.items():
