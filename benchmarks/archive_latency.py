@@ -36,7 +36,7 @@ _WAIT_SECONDS = 60.0
 ROUNDS = 5
 SEGMENTS = 3
 """Full segments of a chain."""
-WINDOW = "64MiB"
+WINDOW = "256MiB"
 FIRST_BLOCKS = 100
 """The blocks of a fresh node that do not count."""
 LOAD_ITEMS, LATENCY_ITEMS, ITEM_BYTES = 60, 5, 4_000

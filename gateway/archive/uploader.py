@@ -2,7 +2,7 @@
 
     local pages ──► segment ──► store ──► read back, compared ──► noted, flushed ──► pages given up
 
-A thread does it, at low priority, with backoff for ever. Another gives pages up while a segment is under way.
+A thread does it, with backoff for ever. Another gives pages up while a segment is under way.
 Objects are named by their contents and written once, so several nodes of a chain upload side by side. Another
 name for the same pages means that another node has other entries: then nothing is uploaded, and no page given
 up, until somebody has looked.
@@ -60,8 +60,9 @@ ROOM_SECONDS: Final = 0.2
 """Time between two looks for pages to give up."""
 ROOM_PAGES: Final = 16
 """Each giving up flushes the marks, so it is of so many pages while a segment is under way."""
-NICENESS: Final = 10
-"""Of the thread."""
+NICENESS: Final = 19
+"""Of the process that builds a segment. A thread of ours is not nice: where it waits for a processor with
+Python's lock held, the event loop waits, too."""
 ROOM_BYTES: Final = 256 << 20
 """A disk with less room is full soon."""
 _READ_BACK_BYTES: Final = 8 << 20
@@ -136,8 +137,6 @@ class Uploader:
         return max(0, self._streamer.sums.full_count - self._streamer.remote.archived_pages)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stop.is_set():
             try:
                 is_done = self.step()
@@ -246,10 +245,17 @@ class Uploader:
             None if begin is None else begin(first_number),
             file,
             self._stop.is_set,
+            0 if self._falls_behind else NICENESS,
         )
         for page_number, page in enumerate(segment.index.pages, first_page):
             sums.confirm(page_number, page.crc32c)
         return segment
+
+    @property
+    def _falls_behind(self) -> bool:
+        """Whether the disk would soon have more than the local window, at low priority."""
+        window = self._plan.local_bytes // PAGE_SIZE
+        return bool(window) and self.behind_pages > max(2 * SEGMENT_PAGES, window // 2)
 
     def _names(self, first_page: int) -> list[str]:
         return [name for name in self._store.names(segment_prefix(first_page)) if segment_of(name)]
