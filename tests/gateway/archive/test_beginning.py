@@ -178,11 +178,27 @@ async def test_a_page_that_is_not_of_the_proved_blocks_is_not_served(place: Path
             assert list(answers[number].block.items) == list(blocks[number].items)
 
 
+async def test_an_archive_that_was_refused_and_then_mended(place: Path, tmp_path: Path) -> None:
+    first, new = segments(place)[0], tmp_path / "new"
+    whole = first.read_bytes()
+    another_root(place)
+    for _ in range(2):
+        with pytest.raises(GatewayError, match=f"archive file://{place}.*sluice check file://"):
+            async with running_node(new, archive_url=f"file://{place}"):
+                pass
+    segments(place)[0].unlink()
+    first.write_bytes(whole)
+    async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
+        assert (await wire.get_block(5)).block.items
+    assert not (new / ".archive-start").exists()
+
+
 async def test_an_interrupted_beginning_is_begun_again(place: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     async with running_node(new, archive_url=f"file://{place}"):
         pass
-    (new / "datastream.bin").unlink()
+    with (new / "datastream.bin").open("r+b") as file:
+        file.truncate(MIB)
     (new / ".archive-start").touch()
     async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
         assert (await wire.get_block(5)).block.items

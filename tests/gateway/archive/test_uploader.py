@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -344,3 +346,29 @@ def test_the_thread_waits_for_the_store_and_ends_when_it_is_told(
     finally:
         uploader.close()
     assert not uploader._thread.is_alive()
+
+
+# --- priority -----------------------------------------------------------------------------------------------
+
+
+def children_niceness(stop: threading.Event) -> list[int]:
+    """Return the last niceness of each child of this process that came and went until `stop`."""
+    seen: dict[int, int] = {}
+    while not stop.wait(0.01):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                for word in (task / "children").read_text().split():
+                    seen[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
+    return list(seen.values())
+
+
+@pytest.mark.parametrize(("local_bytes", "expected"), [(0, [19, 19]), (64 * MIB, [0, 19])])
+def test_building_has_low_priority_until_the_disk_would_outgrow_its_window(
+    streamer: DataStreamer, store: ArchiveStore, local_bytes: int, expected: list[int]
+) -> None:
+    ours, stop = os.getpriority(os.PRIO_PROCESS, 0), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        seen = threads.submit(children_niceness, stop)
+        run(Uploader(streamer, store, plan_of(streamer, local_bytes=local_bytes)))
+        stop.set()
+        assert seen.result() == [min(ours + more, 19) for more in expected]
