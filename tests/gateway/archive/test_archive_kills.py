@@ -31,12 +31,11 @@ def digest_of(folder: Path, place: Path) -> str:
     return digest.hexdigest()
 
 
-def archive_and_kill(tmp_path: Path, kills: int, seed: int) -> int:
+def archive_and_kill(source: Path, tmp_path: Path, kills: int, seed: int) -> int:
     """Kill the archiving of a chain again and again; return how often it was under way."""
-    source, folder, place = tmp_path / "source", tmp_path / "node", tmp_path / "archive"
-    fill(source)
-    expected, killed, chance = digest_of(source, place), 0, random.Random(seed)
+    folder, place = tmp_path / "node", tmp_path / "archive"
     shutil.copytree(source, folder)
+    expected, killed, chance = digest_of(folder, place), 0, random.Random(seed)
     while killed < kills:
         arguments = (str(folder), str(place), str(64 * MIB))
         command = [sys.executable, "-m", "tests.gateway.archive.chains", *arguments]
@@ -58,10 +57,12 @@ def archive_and_kill(tmp_path: Path, kills: int, seed: int) -> int:
     return killed
 
 
-def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    assert archive_and_kill(tmp_path, KILLS, 7) == KILLS
+def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path) -> None:
+    assert archive_and_kill(filled, tmp_path, KILLS, 7) == KILLS
 
 
 if __name__ == "__main__":
-    killed = archive_and_kill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    place = Path(sys.argv[1])
+    fill(place / "source")
+    killed = archive_and_kill(place / "source", place, int(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.write(f"{killed} kills\n")
