@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,17 @@ from tests.gateway.archive.chains import archive, fill
 from tests.gateway.archive.native_chains import archive_native
 
 
+@pytest.fixture
+def tmp_path(memory_path: Path) -> Path:
+    """A folder in memory: most tests copy a chain of 200 MB, and none asks what a disk keeps."""
+    return memory_path
+
+
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def filled(memory_folder: Path) -> Path:
     """A data folder of the chain. Tests copy it."""
-    folder = tmp_path_factory.mktemp("filled")
-    fill(folder)
-    yield folder
-    shutil.rmtree(folder)
+    fill(memory_folder / "filled")
+    return memory_folder / "filled"
 
 
 @pytest.fixture
@@ -28,9 +31,9 @@ def folder(filled: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def archived(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archived(filled: Path, memory_folder: Path) -> Path:
     """The archive of the chain: three segments. Tests that change it use `place`."""
-    made = tmp_path_factory.mktemp("archived")
+    made = memory_folder / "archived"
     shutil.copytree(filled, made / "node")
     archive(made / "node", made / "archive")
     shutil.rmtree(made / "node")
@@ -44,9 +47,8 @@ def place(archived: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def native(memory_folder: Path) -> Path:
     """A folder with `node`, a data folder of the native layout, and `archive`. Tests copy them."""
-    made = tmp_path_factory.mktemp("native")
+    made = memory_folder / "native"
     archive_native(made / "node", made / "archive")
-    yield made
-    shutil.rmtree(made)
+    return made
