@@ -247,7 +247,7 @@ def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def memory_path(memory_folder: Path) -> Iterator[Path]:
     """A folder in memory, where there is one, for a test to which the disk is nothing.
 
-    Such are tests with a disk of their own, as `MemoryDisk`, and rooms whose tests may kill a process and never
+    Such are tests with a disk of their own, as `MemoryDisk`, and rooms whose tests kill processes, and never
     a machine. A busy machine takes a second for some flushes.
     """
     with tempfile.TemporaryDirectory(dir=memory_folder) as folder:
