@@ -22,27 +22,10 @@ from sluice.gateway.archive.segment import (
     segment_of,
 )
 from sluice.gateway.errors import GatewayError
-from tests.gateway.archive.chains import archive, blocks_of_a_page, fill
+from tests.gateway.archive.chains import blocks_of_a_page
 from tests.nodes import ledger_key, running_node, wire_to
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of the chain: three segments."""
-    folder = tmp_path_factory.mktemp("archived")
-    fill(folder / "node")
-    archive(folder / "node", folder / "archive")
-    shutil.rmtree(folder / "node")
-    return folder / "archive"
-
-
-@pytest.fixture
-def place(archived: Path, tmp_path: Path) -> Path:
-    """A copy of that archive."""
-    shutil.copytree(archived, tmp_path / "archive")
-    return tmp_path / "archive"
 
 
 def segments(place: Path) -> list[Path]:
