@@ -22,10 +22,10 @@ from typing import Final
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import PageNotLocal
 from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES, UNKNOWN_DIGEST
-from sluice.gateway.archive.beginning import read_segment_index, roots_digest
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import SegmentName, decode_page, segment_name
+from sluice.gateway.archive.segment_check import read_segment_index
 from sluice.gateway.logs import fields
 
 __all__ = ["ArchiveReader"]
@@ -100,7 +100,7 @@ class ArchiveReader:
             segment = read_segment_index(self._store, SegmentName(first_page, name))
         except (ArchiveUnavailable, ArchiveDamaged) as error:
             raise remote.error(first_page, str(error)) from error
-        if roots_digest(segment) != digest:
+        if segment.roots_digest != digest:
             raise remote.error(first_page, "the index of its segment has other root hashes than were proved")
         return {block.number: block.root_hash for block in segment.index.blocks}
 

@@ -17,10 +17,10 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
-from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions, open_store
 from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription, segment_name
+from sluice.gateway.archive.segment_check import read_segment_index, segment_names
 from sluice.publishers.sources.stream_runs import PagesReader
 
 __all__ = ["ArchivePagesReader", "is_archive"]
