@@ -25,10 +25,10 @@ BLOCKS = 195
 ARCHIVED_PAGES = 192
 
 
-def blocks_of_a_page() -> Iterator[Block]:
+def blocks_of_a_page(first: int = 0) -> Iterator[Block]:
     """Yield linked, signed blocks, which compress well."""
     tree, previous = StreamingTree(), EMPTY_HASH
-    for number in range(BLOCKS):
+    for number in range(first, first + BLOCKS):
         items = [header_item(number), field_item(4, bytes([number % 251]) * 700_000)]
         items += [footer_item(previous, tree.root()), proof_item(number)]
         block = Block(number, sign_block(number, items, KEY))
@@ -37,10 +37,10 @@ def blocks_of_a_page() -> Iterator[Block]:
         tree.push(previous)
 
 
-def fill(folder: Path) -> None:
+def fill(folder: Path, first: int = 0) -> None:
     """Make a data folder of that chain."""
     store = BlockStore.open(folder)
-    for block in map(verified, blocks_of_a_page()):
+    for block in map(verified, blocks_of_a_page(first)):
         store.append([block])
         store.advance(block)
     store.close()
