@@ -40,13 +40,13 @@ def blocks_of_both(salt: int = 0) -> Iterator[VerifiedBlock]:
         tree.push(previous)
 
 
-def archive_native(folder: Path, place: Path, salt: int = 0) -> None:
+def archive_native(folder: Path, place: Path, salt: int = 0, local_bytes: int = 0) -> None:
     """Make a data folder of that chain, and archive its full segments in another folder."""
     store = BlockStore.open(folder, layout="native")
     for block in blocks_of_both(salt):
         store.append([block])
         store.advance(block)
-    options = ArchiveOptions(f"file://{place}", StoreOptions(), 0, 0, 1 << 30)
+    options = ArchiveOptions(f"file://{place}", StoreOptions(), local_bytes, 0, 1 << 30)
     blocks = StoredBlocks(store.first_number, store.last_number, store.layout)
     for stream in Archives(options, store.streamers, lambda: blocks, lambda: True).streams:
         while stream.uploader.step():

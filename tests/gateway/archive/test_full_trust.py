@@ -322,7 +322,8 @@ def test_an_abandoned_start_goes_on(
     with caplog.at_level(logging.INFO):
         assert begin(source, new)
     (line,) = [record for record in caplog.records if record.getMessage() == "verifying the archive"]
-    assert line.__dict__["sluice_fields"]["done"] >= 64
+    # Of the native pair, one stream has a single segment, and nothing is kept before it is whole.
+    assert (line.__dict__["sluice_fields"]["done"] >= 64) == (name != "native")
     store = BlockStore.open(new)
     whole = BlockStore.open(made / name)
     assert store.last_number is not None
