@@ -91,7 +91,7 @@ RETRY_SECONDS: Final = 60.0
 """Longest retrying of one request: as long as `sluice restore` tries."""
 WORK_FOLDER: Final = "beginning"
 _FULL_NAME: Final = "full"
-"""A file in the work folder: an interrupted attempt with trust `full` may go on."""
+"""A file in the work folder: all is being verified, and an interrupted attempt may go on. It has the setting."""
 _PROVED_NAME: Final = "proved"
 """A file in the work folder: all is verified, and only to be moved."""
 
@@ -131,16 +131,20 @@ def begin_from_archive(data_dir: Path, url: str, options: StoreOptions, rules: B
     """
     make_folder(data_dir)
     work = data_dir / WORK_FOLDER
-    if not work.exists() and not _is_new(data_dir):
+    alone = "only one node that begins in this folder"
+    if (work / _PROVED_NAME).exists():
+        with lock_folder(work, alone):
+            _move(data_dir)
+        return True
+    if not _is_new(data_dir):
         return False
     options = replace(options, retry_seconds=max(RETRY_SECONDS, options.retry_seconds))
-    if not (work / _PROVED_NAME).exists():
-        store = open_store(url, options)  # makes the folder of a file:// URL
-        if not _has_blocks(store, options):
-            return False
+    store = open_store(url, options)  # makes the folder of a file:// URL
+    if not _has_blocks(store, options):
+        return False
     streams = open_streams(url, options)
     make_folder(work)
-    with lock_folder(work, "only one node that begins in this folder"):
+    with lock_folder(work, alone):
         return _Beginning(data_dir, streams, rules).run()
 
 
@@ -185,9 +189,6 @@ class _Beginning:
     def run(self) -> bool:
         """Begin the folder, or do nothing, as `begin_from_archive`."""
         work = self._work
-        if (work / _PROVED_NAME).exists():
-            self._move()
-            return True
         try:
             is_done = self._make()
         except (ArchiveUnavailable, StartAbandoned, BookmarksUnavailable, StreamFileUnavailable, OSError):
@@ -212,7 +213,9 @@ class _Beginning:
             _check_newest_header(stream, names)
         url = self._url
         may_prove = len(self._streams) == 1 and self._streams[0].description.first_block == 0
-        if rules.trust == "proof" and may_prove:
+        marked = self._work / _FULL_NAME
+        had_no_proof = marked.exists() and marked.read_text() == rules.trust
+        if rules.trust == "proof" and may_prove and not had_no_proof:
             self._wipe()
             if not self._read_indexes():
                 _log_no_block(url)
@@ -369,7 +372,7 @@ class _Beginning:
                 news.clear()
             log.info("the archive is another one than before: begun again", extra=fields(archive=self._url))
         self._wipe()
-        (work / _FULL_NAME).touch()
+        (work / _FULL_NAME).write_text(self._rules.trust)
         open_all()
         return None
 
@@ -440,34 +443,35 @@ class _Beginning:
         flush_folder(self._work)
         (self._work / _PROVED_NAME).touch()
         flush_folder(self._work)
-        self._move()
+        _move(self._data_dir)
         snapshot = snapshot_if_whole(self._data_dir)
         last = None if snapshot is None else snapshot.chain.last_number
         segments = sum(map(len, self._names))
         extra = fields(archive=self._url, segments=segments, last_block=last)
         log.info("data folder begun from the archive", extra=extra)
 
-    def _move(self) -> None:
-        """Move the files to the data folder, durably, the stream that TCP clients read last.
 
-        Raises:
-            Fatal: another program has made some there.
-        """
-        files = [self._work / name for name in (BLOCK_FILE_NAME, STREAM_FILE_NAME)]
-        order = [self._work / KEPT_NAME, self._work / SNAPSHOT_NAME]
-        for file in files:
-            order += [bookmarks_folder(file), file]
-        for source in order:
-            if not source.exists():
-                continue  # moved before, or there is none
-            target = self._data_dir / source.name
-            if target.exists():
-                expected = f"none: a program has used the folder. What the archive gave is {source}"
-                raise Fatal(str(target), got="a file", expected=expected)
-            source.rename(target)
-            flush_folder(self._data_dir)
-        shutil.rmtree(self._work)
-        flush_folder(self._data_dir)
+def _move(data_dir: Path) -> None:
+    """Move the verified files to the data folder, durably, the stream that TCP clients read last.
+
+    Raises:
+        Fatal: another program has made some there.
+    """
+    work = data_dir / WORK_FOLDER
+    order = [work / KEPT_NAME, work / SNAPSHOT_NAME]
+    for file in (work / BLOCK_FILE_NAME, work / STREAM_FILE_NAME):
+        order += [bookmarks_folder(file), file]
+    for source in order:
+        if not source.exists():
+            continue  # moved before, or there is none
+        target = data_dir / source.name
+        if target.exists():
+            expected = f"none: a program has used the folder. What the archive gave is {source}"
+            raise Fatal(str(target), got="a file", expected=expected)
+        source.rename(target)
+        flush_folder(data_dir)
+    shutil.rmtree(work)
+    flush_folder(data_dir)
 
 
 def _check_newest_header(stream: StoredStream, names: Sequence[SegmentName]) -> None:
