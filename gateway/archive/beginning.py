@@ -91,7 +91,7 @@ RETRY_SECONDS: Final = 60.0
 """Longest retrying of one request: as long as `sluice restore` tries."""
 WORK_FOLDER: Final = "beginning"
 _FULL_NAME: Final = "full"
-"""A file in the work folder: all is being verified, and an interrupted attempt may go on. It has the setting."""
+"""A file in the work folder, with the setting: all is being verified, and a later attempt may go on."""
 _PROVED_NAME: Final = "proved"
 """A file in the work folder: all is verified, and only to be moved."""
 
@@ -429,11 +429,9 @@ class _Beginning:
             number = store.last_number
             assert number is not None
             if last is None or last.lack is not None:
-                lack = "nothing" if last is None else last.lack
-                what = f"ledger keys: block {number}, the last in {self._url}"
-                raise LedgerKeyError(
-                    what, got=f"{lack}", expected="keys that verify it: it proves the others"
-                )
+                got = "a last block that cannot be read" if last is None else last.lack
+                expected = "keys that verify its last block, which proves the others"
+                raise LedgerKeyError(f"archive {self._url}", got=str(got), expected=expected)
             stored = store.read_block(number)
             assert stored is not None
             summary, _ = summary_of(stored)

@@ -25,6 +25,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.errors import Fatal, GatewayError, StartAbandoned
 from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.trust_store import kept_ledger
 from tests.gateway.archive import test_beginning, test_restore
 from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, fill
 from tests.gateway.archive.native_chains import archive_native
@@ -74,7 +75,7 @@ def rules(
         trust,
         is_signed=True,
         verifier=lambda known: BlockVerifier(ProofVerifier(trusted, "full", known)),
-        known_ledger=lambda store: None,
+        known_ledger=lambda store: kept_ledger(store.data_dir),
         go_on=go_on,
     )
 
