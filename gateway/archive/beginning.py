@@ -87,8 +87,6 @@ LOG_SEGMENTS: Final = 1_024
 RECORD_SEGMENTS: Final = 64
 """Segments that are recorded at once, if only indexes are read."""
 CACHE_PAGES: Final = 64
-RETRY_SECONDS: Final = 60.0
-"""Longest retrying of one request: as long as `sluice restore` tries."""
 WORK_FOLDER: Final = "beginning"
 _FULL_NAME: Final = "full"
 """A file in the work folder, with the setting: all is being verified, and a later attempt may go on."""
@@ -138,7 +136,6 @@ def begin_from_archive(data_dir: Path, url: str, options: StoreOptions, rules: B
         return True
     if not _is_new(data_dir):
         return False
-    options = replace(options, retry_seconds=max(RETRY_SECONDS, options.retry_seconds))
     store = open_store(url, options)  # makes the folder of a file:// URL
     if not _has_blocks(store, options):
         return False
