@@ -20,10 +20,10 @@ from benchmarks.tcp_processes import receive
 from sluice.datastream import DataStreamer
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
 from sluice.gateway.archive.archive import ArchiveOptions, Archives
-from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.objects import StoreOptions, open_store
 from sluice.gateway.archive.reader import READ_AHEAD_PAGES
 from sluice.gateway.archive.segment import segment_name
+from sluice.gateway.archive.segment_check import read_segment_index, segment_names
 
 __all__ = ["run"]
 

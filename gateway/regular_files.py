@@ -1,19 +1,22 @@
-"""Regular files: opens only regular files, and replaces small ones whole.
+"""Regular files: opens only regular files, and replaces small ones whole; and folders: makes and locks them.
 
 A shell. Opening a pipe (FIFO) may wait for a writer for ever, and a device has no end.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from sluice.datastream.file.file_system import flush_folder
+from sluice.gateway.errors import Fatal
 
-__all__ = ["make_folder", "open_regular", "replace_file"]
+__all__ = ["lock_folder", "make_folder", "open_regular", "replace_file"]
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -70,3 +73,24 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
         flush_folder(each.parent)
+
+
+@contextmanager
+def lock_folder(folder: Path, expected: str) -> Iterator[None]:
+    """Hold the lock of a folder; the system releases it if the process ends.
+
+    Args:
+        expected: for the error.
+
+    Raises:
+        Fatal: another program holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fatal(str(folder), got="another program", expected=expected) from None
+        yield
+    finally:
+        os.close(descriptor)

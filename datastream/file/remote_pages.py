@@ -21,7 +21,8 @@ pages:
     for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its BLAKE3
 
 Fetched bytes count only if they have that digest: an archive is not believed. A node that began with an
-archive has zeros there: it proves the blocks on a page once, and then keeps its digest under DIGEST_KEY.
+archive by one proof has zeros there: it proves the blocks on a page once, and then keeps its digest under
+DIGEST_KEY.
 
 Source: docs/spec/archive.md.
 """
@@ -67,7 +68,7 @@ ARCHIVE_KEY: Final = b"sluice/archived-pages"
 SEGMENT_KEY: Final = b"sluice/archived-segment/"
 """Then u64, the number of its first page: the record of a segment."""
 ROOTS_KEY: Final = b"sluice/archived-roots/"
-"""Then u64, as SEGMENT_KEY: the digest of proved root hashes (`gateway.archive.beginning`)."""
+"""Then u64, as SEGMENT_KEY: the digest of proved root hashes (`gateway.archive.new_stream`)."""
 CACHE_BYTES: Final = 1 << 30
 """Default size of the cache."""
 FOLIO_BYTES: Final = 1 << 21

@@ -38,7 +38,7 @@ from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
 from sluice.datastream.file.remote_pages import RemotePages, SegmentRecord, punch_pages
 from sluice.datastream.file.streamfile import StreamFile
-from sluice.datastream.file.updating import Changer
+from sluice.datastream.file.updating import Changer, NewestGivenUp
 from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader, pages_used
 from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
@@ -339,11 +339,15 @@ class DataStreamer:
         finally:
             group.move(_COMMIT_DONE)
 
-    def truncate_file(self, number: int) -> None:
+    def truncate_file(self, number: int, newest_given_up: NewestGivenUp | None = None) -> None:
         """Drop the entries from `number` on; on disk on return. The next entry gets that number again.
 
         Queries no longer find a dropped entry; a TCP client that has received one is disconnected. The number
         of entries itself drops nothing.
+
+        Args:
+            newest_given_up: returns, of dropped bookmarks, those that are on given up pages, too, with the
+                numbers of their newest entries there. None: these pages are read.
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
@@ -357,7 +361,7 @@ class DataStreamer:
         group.move(Call.TRUNCATE)
         try:
             self._committer.finish_what_is_overdue()
-            self._changer.truncate(number)
+            self._changer.truncate(number, newest_given_up)
         finally:
             committed = self._file.committed
             group.move(_COMMIT_DONE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import struct
 from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,6 +42,7 @@ __all__ = [
     "TRUNCATE_STEPS",
     "UPDATE_STEPS",
     "Changer",
+    "NewestGivenUp",
     "UpdateStep",
     "is_kept_for_another",
     "record_for",
@@ -48,6 +50,9 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+
+NewestGivenUp = Callable[[set[bytes]], Mapping[bytes, int]]
+"""See `DataStreamer.truncate_file`."""
 _BLOCK_SIZE = 4096
 _SECTOR_SIZE = 512
 _MARK = b"\xff" * 8
@@ -245,10 +250,13 @@ class Changer:
 
     # --- truncating --------------------------------------------------------------------------------------
 
-    def truncate(self, number: int) -> Committed:
+    def truncate(self, number: int, newest_given_up: NewestGivenUp | None = None) -> Committed:
         """Drop the entries from `number` on; return the new totals, which readers already see.
 
         The caller then does step 6, `Appender.clear_dropped`.
+
+        Args:
+            newest_given_up: as `DataStreamer.truncate_file`.
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
@@ -262,7 +270,7 @@ class Changer:
             return old
         new = Committed(file.length_without(number), number)
         dropped = self._bookmarks_from(number)
-        corrected = self._newest_before(set(dropped), number)
+        corrected = self._newest_before(set(dropped), number, newest_given_up)
         pages_kept = pages_used(new.total_length)
         table = self._checkpoints_below(new, pages_kept - 1) if pages_kept else None
         index = file.index.cut(pages_kept, table)
@@ -301,11 +309,19 @@ class Changer:
             if entry_number >= number
         }
 
-    def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
+    def _newest_before(
+        self, bookmarks: set[bytes], number: int, newest_given_up: NewestGivenUp | None = None
+    ) -> dict[bytes, int | None]:
         newest: dict[bytes, int | None] = dict.fromkeys(bookmarks)
         missing = set(bookmarks)
         page_number = self._file.index.page_of_entry(number - 1) if number else -1
         while missing and page_number >= 0:
+            if newest_given_up is not None and self._file.remote.holds(page_number):
+                given_up = newest_given_up(missing)
+                newest.update(given_up)
+                missing.difference_update(given_up)
+                page_number = 0  # it is never given up
+                continue
             found = {
                 bookmark: entry_number
                 for bookmark, entry_number in self._file.walk(page_number).bookmarks

@@ -18,13 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import zstandard
-
 from sluice.datastream.check.check import CheckResult, Severity
 from sluice.datastream.file.pages import PageFault, entries_of
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
-from sluice.datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, Entry, encode_header_page, page_start
-from sluice.gateway.archive.beginning import read_segment_index, segment_names
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, Entry, page_start
 from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.restore import StoredStream
 from sluice.gateway.archive.segment import (
@@ -41,7 +38,10 @@ from sluice.gateway.archive.segment_check import (
     SegmentEnds,
     SegmentOrder,
     fetch_pages,
+    header_fault,
     in_order,
+    read_segment_index,
+    segment_names,
 )
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.native_layout import NetworkEntry
@@ -234,15 +234,9 @@ class _Check:
             total_length=segment.total_length,
             total_entries=segment.entries_end,
         )
-        try:
-            size = zstandard.get_frame_parameters(read.header).content_size
-            page = zstandard.ZstdDecompressor().decompress(read.header) if size == HEADER_PAGE_SIZE else b""
-        except zstandard.ZstdError as error:
-            self._fault(ArchiveDamaged("zstd frame", str(error), "a header page", address))
-            return
-        if page != encode_header_page(header):
-            expected = f"that of {header.total_entries} entries in {header.total_length} bytes"
-            self._fault(ArchiveDamaged("header page", f"another one of {size} bytes", expected, address))
+        fault = header_fault(read.header, header, address)
+        if fault is not None:
+            self._fault(fault)
 
     # --- pages ----------------------------------------------------------------------------------------------
 

@@ -15,17 +15,18 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import PageNotLocal
 from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES, UNKNOWN_DIGEST
-from sluice.gateway.archive.beginning import read_segment_index, roots_digest
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
-from sluice.gateway.archive.segment import SegmentName, decode_page, segment_name
+from sluice.gateway.archive.segment import SegmentName, SegmentObject, decode_page, segment_name
+from sluice.gateway.archive.segment_check import in_order, read_segment_index
 from sluice.gateway.logs import fields
 
 __all__ = ["ArchiveReader"]
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 READ_AHEAD_PAGES: Final = 16
 """Most pages of one range read."""
 READ_AHEAD_THREADS: Final = 2
+INDEX_THREADS: Final = 8
 ROOTS_KEPT: Final = 8
 """Segments whose root hashes are kept."""
 ERROR_SECONDS: Final = 300.0
@@ -91,20 +93,53 @@ class ArchiveReader:
             PageNotLocal: the archive does not give the index in which it is.
         """
         first_page = self._streamer.page_of_entry(entry_number) // SEGMENT_PAGES * SEGMENT_PAGES
-        digest = self._streamer.notes.get(ROOTS_KEY + first_page.to_bytes(8, "big"))
+        digest = self._proved_digest(first_page)
         return None if digest is None else self._roots(first_page, digest).get(number)
 
-    def _read_roots(self, first_page: int, digest: bytes) -> dict[int, bytes]:
+    def _read_roots(self, first_page: int, digest: bytes | None) -> dict[int, bytes]:
         """Return the root hashes of the blocks that end in a segment."""
-        remote = self._remote
-        try:
-            name = remote.segment(first_page).digest
-            segment = read_segment_index(self._store, SegmentName(first_page, name))
-        except (ArchiveUnavailable, ArchiveDamaged) as error:
-            raise remote.error(first_page, str(error)) from error
-        if roots_digest(segment) != digest:
-            raise remote.error(first_page, "the index of its segment has other root hashes than were proved")
+        segment = self._read_index(first_page)
+        if digest not in (None, segment.roots_digest):
+            words = "the index of its segment has other root hashes than were proved"
+            raise self._remote.error(first_page, words)
         return {block.number: block.root_hash for block in segment.index.blocks}
+
+    def _read_index(self, first_page: int) -> SegmentObject:
+        try:
+            name = self._remote.segment(first_page).digest
+            return read_segment_index(self._store, SegmentName(first_page, name))
+        except (ArchiveUnavailable, ArchiveDamaged) as error:
+            raise self._remote.error(first_page, str(error)) from error
+
+    def archived_roots(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number and root hash of the blocks that end in the archived segments, as their indexes say.
+
+        Raises:
+            PageNotLocal: the archive does not give an index, or gives other root hashes than were proved.
+        """
+        firsts = range(0, self._remote.archived_pages, SEGMENT_PAGES)
+        calls = (partial(self._read_roots, first, self._proved_digest(first)) for first in firsts)
+        with ThreadPoolExecutor(INDEX_THREADS, "archive-roots") as threads:
+            for roots in in_order(threads, calls, 2 * INDEX_THREADS):
+                yield from roots.items()
+
+    def newest_bookmarks(self, bookmarks: set[bytes]) -> dict[bytes, int]:
+        """Return the newest entries on archived pages of those bookmarks that have some, by the indexes.
+
+        Raises:
+            PageNotLocal: the archive does not give an index.
+        """
+        found: dict[bytes, int] = {}
+        firsts = range(0, self._remote.archived_pages, SEGMENT_PAGES)
+        with ThreadPoolExecutor(INDEX_THREADS, "archive-bookmarks") as threads:
+            calls = (partial(self._read_index, first) for first in firsts)
+            for segment in in_order(threads, calls, 2 * INDEX_THREADS):
+                marks = segment.index.bookmarks
+                found.update((mark.bookmark, mark.entry) for mark in marks if mark.bookmark in bookmarks)
+        return found
+
+    def _proved_digest(self, first_page: int) -> bytes | None:
+        return self._streamer.notes.get(ROOTS_KEY + first_page.to_bytes(8, "big"))
 
     @property
     def last_error(self) -> str | None:

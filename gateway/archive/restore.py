@@ -13,7 +13,6 @@ Source: docs/spec/archive.md; docs/archive.md.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -32,7 +31,6 @@ from sluice.datastream.file.bookmarks import bookmarks_folder
 from sluice.datastream.file.file_system import flush_folder
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, encode_header_page, page_start
-from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore, StoreOptions, open_store
 from sluice.gateway.archive.segment import STREAM_NAME, SegmentName, StreamDescription, segment_name
@@ -42,11 +40,13 @@ from sluice.gateway.archive.segment_check import (
     SegmentOrder,
     fetch_pages,
     in_order,
+    read_segment_index,
+    segment_names,
 )
 from sluice.gateway.blocks.native_layout import entries_so_far
 from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT, bookmark_of
 from sluice.gateway.errors import Fatal
-from sluice.gateway.regular_files import make_folder
+from sluice.gateway.regular_files import lock_folder, make_folder
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME
 from sluice.gateway.store.evidence import BLOCK_FILE_NAME, STREAM_FILE_NAME
 
@@ -135,7 +135,7 @@ class Restoring:
         self._progress: RestoreProgress = lambda what, done, total: None
         self._threads = threads
         self._stop = threading.Event()
-        self._lock_fd = -1
+        self._lock = contextlib.ExitStack()
 
     def __enter__(self) -> Restoring:
         make_folder(self.folder)
@@ -145,17 +145,11 @@ class Restoring:
                 expected = "a folder without a stream"
                 raise Fatal(str(self.folder), got=f"{name} in it", expected=expected)
         make_folder(self.work)
-        self._lock_fd = os.open(self.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock_fd)
-            expected = "only one sluice restore at work in this folder"
-            raise Fatal(str(self.work), got="another program", expected=expected) from None
+        self._lock.enter_context(lock_folder(self.work, "only one sluice restore at work in this folder"))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        os.close(self._lock_fd)
+        self._lock.close()
 
     @property
     def is_done(self) -> bool:

@@ -285,6 +285,14 @@ class SegmentObject:
         return SegmentRecord(self.first_page, self.name.digest, tuple(pages))
 
     @property
+    def roots_digest(self) -> bytes:
+        """The digest by which a folder knows the proved root hashes of its blocks."""
+        digest = hashlib.sha256()
+        for block in self.index.blocks:
+            digest.update(block.number.to_bytes(8, "big") + block.root_hash)
+        return digest.digest()
+
+    @property
     def blocks(self) -> Iterator[ArchivedBlock]:
         """The blocks that end in it."""
         for block in self.index.blocks:

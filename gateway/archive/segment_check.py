@@ -1,4 +1,4 @@
-"""The check of a segment: its pages against its name and its index, and segments one after the other.
+"""Reading and checking segments: each with its name and its index, and one after the other.
 
 Whoever fetches a segment gives each page to a `SegmentCheck`, and its result to a `SegmentOrder`.
 
@@ -9,25 +9,79 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, NamedTuple, TypeVar
+
+import zstandard
 
 from sluice.datastream.file.pages import PageFault
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, StreamHeader, encode_header_page
 from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
     SegmentBuilder,
+    SegmentName,
     SegmentObject,
+    index_size,
+    read_index,
     segment_name,
+    segment_of,
 )
 
-__all__ = ["SegmentCheck", "SegmentEnds", "SegmentOrder", "fetch_pages", "in_order"]
+__all__ = [
+    "SegmentCheck",
+    "SegmentEnds",
+    "SegmentOrder",
+    "fetch_pages",
+    "header_fault",
+    "in_order",
+    "read_segment_index",
+    "segment_names",
+]
 
+INDEX_BYTES: Final = 1 << 17
+"""Bytes at the end of a segment that are read at once; a longer index takes a second read."""
+GO_ON_SECONDS: Final = 0.2
 RUN_PAGES: Final = 8
 """Pages of one range read: a slow line gets them inside a request's timeout."""
 
 _Result = TypeVar("_Result")
+
+
+def segment_names(store: ArchiveStore) -> list[SegmentName]:
+    """Return the names of an archive's segments, in order.
+
+    Raises:
+        ArchiveDamaged: one is missing, or there are two for the same pages.
+    """
+    names = [name for text in store.names("segments/") if (name := segment_of(text)) is not None]
+    for place, name in enumerate(names):
+        expected = place * SEGMENT_PAGES
+        if name.first_page != expected:
+            found = store.address(segment_name(*name))
+            before = names[place - 1] if place else None
+            if before is not None and before.first_page == name.first_page:
+                words = f"only one of it and {segment_name(*before)}: two nodes disagree about these entries"
+                raise ArchiveDamaged("segment", found, words, store.url)
+            raise ArchiveDamaged("segment", f"{found} next", f"the one of page {expected}", store.url)
+    return names
+
+
+def read_segment_index(store: ArchiveStore, name: SegmentName) -> SegmentObject:
+    """Read the index of a segment.
+
+    Raises:
+        ArchiveDamaged: it is not that of this segment.
+        ArchiveUnavailable: the store does not give it.
+    """
+    text = segment_name(*name)
+    where = store.address(text)
+    tail = store.get_tail(text, INDEX_BYTES)
+    data, size = tail.data, index_size(tail.data, where)
+    if len(data) < size <= tail.object_size:
+        data = bytes(store.get_range(text, tail.object_size - size, tail.object_size))
+    return read_index(name, data, tail.object_size, where)
 
 
 class SegmentEnds(NamedTuple):
@@ -96,13 +150,15 @@ class SegmentCheck:
             raise ArchiveDamaged(what, fault.found, fault.expected, self._where) from None
         found = self._builder.pages[self._place]
         self._place += 1
+        if page.count(0, found.data_end) != PAGE_SIZE - found.data_end:
+            raise ArchiveDamaged(f"{what}: padding", "other bytes", "zeros", self._where)
         for name in ("entry_count", "data_end", "crc32c"):
             got, expected = getattr(found, name), getattr(stored, name)
             if got != expected:
                 raise ArchiveDamaged(f"{what}: {name}", str(got), f"{expected}, as in the index", self._where)
 
     def finish(self) -> SegmentEnds:
-        """Return the ends, after the last page.
+        """Return the ends, after the last page; the segment has the digests of its pages then.
 
         Raises:
             ArchiveDamaged: the segment has another hash than its name, or other bookmarks or blocks than its
@@ -118,6 +174,7 @@ class SegmentCheck:
         ):
             if got != stored:
                 raise ArchiveDamaged(*_difference(what, got, stored), self._where)
+        self._segment.digests = made.digests
         begin = self._builder.block_begin if self._ends.last_block is not None else None
         return self._ends._replace(next_begin=begin)
 
@@ -203,22 +260,51 @@ def fetch_pages(store: ArchiveStore, segment: SegmentObject, run_pages: int = RU
         yield from segment.pages_of(frames, first_page, count, store.address(name))
 
 
+def header_fault(found: bytes, header: StreamHeader, where: str) -> ArchiveDamaged | None:
+    """Return what is wrong with the object of a header page; None: it is that of a header.
+
+    Args:
+        where: its address.
+    """
+    try:
+        size = zstandard.get_frame_parameters(found).content_size
+        page = zstandard.ZstdDecompressor().decompress(found) if size == HEADER_PAGE_SIZE else b""
+    except zstandard.ZstdError as error:
+        return ArchiveDamaged("zstd frame", str(error), "a header page", where)
+    if page == encode_header_page(header):
+        return None
+    expected = f"that of {header.total_entries} entries in {header.total_length} bytes"
+    return ArchiveDamaged("header page", f"another one of {size} bytes", expected, where)
+
+
 def in_order(
-    threads: ThreadPoolExecutor, calls: Iterable[Callable[[], _Result]], ahead: int
+    threads: ThreadPoolExecutor,
+    calls: Iterable[Callable[[], _Result]],
+    ahead: int,
+    go_on: Callable[[], None] = lambda: None,
 ) -> Iterator[_Result]:
     """Yield the results of calls in threads, in order.
 
     Args:
         ahead: calls that are begun and whose results are not taken yet.
+        go_on: called again and again; what it raises ends the waiting.
     """
+
+    def result() -> _Result:
+        future = waiting.popleft()
+        while not wait((future,), GO_ON_SECONDS).done:
+            go_on()
+        go_on()
+        return future.result()
+
     waiting: deque[Future[_Result]] = deque()
     try:
         for call in calls:
             waiting.append(threads.submit(call))
             if len(waiting) >= ahead:
-                yield waiting.popleft().result()
+                yield result()
         while waiting:
-            yield waiting.popleft().result()
+            yield result()
     finally:
         for future in waiting:
             future.cancel()

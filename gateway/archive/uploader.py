@@ -28,7 +28,6 @@ from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.datastream.layout import PAGE_SIZE
-from sluice.gateway.archive.beginning import read_segment_index
 from sluice.gateway.archive.build_process import Abandoned, build
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
@@ -42,6 +41,7 @@ from sluice.gateway.archive.segment import (
     segment_of,
     segment_prefix,
 )
+from sluice.gateway.archive.segment_check import read_segment_index
 from sluice.gateway.backoff import backoff
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.logs import fields

@@ -51,6 +51,14 @@ class Chain:
         self._tree_before: StreamingTree | None = None  # without the last root
         self._last_layout: LastLayout | None = None
 
+    @classmethod
+    def ending_with(cls, first_number: int, last_number: int, root_hash: bytes) -> Self:
+        """Return a chain that begins above block 0: it needs the last root hash only."""
+        assert first_number > 0
+        chain = cls(first_number)
+        chain.last_number, chain.last_root_hash = last_number, root_hash
+        return chain
+
     @property
     def next_number(self) -> int:
         """The number of the next block."""

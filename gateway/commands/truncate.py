@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,11 @@ import click
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
+from sluice.datastream.file.updating import NewestGivenUp
+from sluice.gateway.archive.objects import StoreOptions, open_store
+from sluice.gateway.archive.reader import ArchiveReader
 from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
+from sluice.gateway.commands.archive_options import store_options
 from sluice.gateway.commands.check import native_folder_of, stream_file_of
 from sluice.gateway.commands.ds_client import BookmarkForms
 from sluice.gateway.commands.parameter_types import NamedPath
@@ -147,6 +151,14 @@ def _time(seconds: int | None) -> str:
     metavar="FILE",
     help="New stream file for a copy of what is cut. Default: a file named cut-… beside the stream file.",
 )
+@click.option(
+    "--archive",
+    "archive_url",
+    envvar="SLUICE_ARCHIVE_URL",
+    metavar="URL",
+    help="The node's archive: needed if it has given pages up, for the root hashes of their blocks.",
+)
+@store_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text; needs --yes.")
 def command(
@@ -155,6 +167,8 @@ def command(
     to_entry: int | None,
     to_bookmark: list[bytes] | None,
     cut_to: Path | None,
+    archive_url: str | None,
+    store: StoreOptions,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -164,6 +178,8 @@ def command(
     of the Go data streamer, whose server is stopped: cut it with --to-entry or --to-bookmark. The command
     does not change what stays. If it is killed at any moment, the stream is whole, either as before or cut:
     run it again.
+
+    What is archived stays: only blocks behind the last archived segment can be cut.
 
     A node's blocks were acknowledged: publishers may not have them any more, and its standbys must be cut as
     well. First read "The last block fits nobody" in docs/operations.md.
@@ -186,29 +202,63 @@ def command(
         raise click.UsageError(
             f"{file} is the stream of a node, which holds whole blocks: expected --to-block"
         )
-    with _opened(file, looked, is_node=is_node) as (store, streamer):
+    with ExitStack() as stack:
+        blocks, streamer = stack.enter_context(_opened(file, looked, is_node=is_node))
         total = streamer.committed.total_entries
-        kept = _kept(streamer, store, to_block, to_entry, to_bookmark)
-        plan = _planned(file, streamer, store, to_block, kept, cut_to)
+        kept = _kept(streamer, blocks, to_block, to_entry, to_bookmark)
+        plan = _planned(file, streamer, blocks, to_block, kept, cut_to)
         if kept == total:
             _say(plan, as_json=as_json, truncated=False)
             return
         streamer.check_not_archived("truncate", kept)
-        if store is not None and store.pair is not None and plan.network is not None:
-            store.pair.network.check_not_archived("truncate", plan.network.kept_entries)
+        if blocks is not None and blocks.pair is not None and plan.network is not None:
+            blocks.pair.network.check_not_archived("truncate", plan.network.kept_entries)
+        streamers = [streamer] if blocks is None else blocks.streamers
+        readers = stack.enter_context(_readers(streamers, archive_url, store))
+        newest = readers[0].newest_bookmarks if readers else _newest_without(streamers[0])
+        chain = None
+        if blocks is not None and to_block is not None:
+            roots = readers[-1].archived_roots if readers else None
+            chain = blocks.chain_up_to(to_block, archived_roots=roots)
+        if newest is None and (blocks is None or blocks.pair is not None):
+            expected = "the archive that has the others, which may be older ones of the same: --archive URL"
+            raise Fatal("bookmarks", got="those of the local window", expected=expected)
         check_place(plan.place, total - kept if native is None else None)
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no consent to cut", expected="y, or --yes; nothing was changed")
-        if store is None or to_block is None:
+        if blocks is None or to_block is None:
             write_cut(streamer, kept, plan.place)
-            streamer.truncate_file(kept)
+            streamer.truncate_file(kept, newest)
         else:
-            if store.pair is None:
+            if blocks.pair is None:
                 write_cut(streamer, kept, plan.place)
             else:
-                write_entries(streamer.header, entries_of(_blocks_behind(store, to_block)), plan.place)
-            store.truncate(to_block)
+                write_entries(streamer.header, entries_of(_blocks_behind(blocks, to_block)), plan.place)
+            blocks.truncate(to_block, chain=chain, newest_given_up=newest)
     _say(plan, as_json=as_json, truncated=True)
+
+
+@contextmanager
+def _readers(
+    streamers: Sequence[DataStreamer], url: str | None, options: StoreOptions
+) -> Iterator[list[ArchiveReader]]:
+    """Read given up pages from the archive. Yields a reader for each stream, or none without an archive."""
+    with ExitStack() as stack:
+        readers: list[ArchiveReader] = []
+        if url is not None and any(streamer.remote.end for streamer in streamers):
+            for streamer in streamers:
+                address = url.rstrip("/") + ("" if streamer is streamers[0] else "/blocks")
+                readers.append(ArchiveReader(open_store(address, options, read_only=True), streamer))
+                stack.callback(readers[-1].close)
+        yield readers
+
+
+def _newest_without(streamer: DataStreamer) -> NewestGivenUp | None:
+    """Return what finds bookmarks on given up pages without an archive; None: nothing can."""
+    remote = streamer.remote
+    if not remote.end or remote.is_gone(remote.end - 1):
+        return lambda bookmarks: {}  # of a page that is gone for good nobody finds one
+    return None
 
 
 def _blocks_behind(store: BlockStore, number: int) -> Iterator[StoredBlock]:

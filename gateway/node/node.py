@@ -28,10 +28,10 @@ from sluice.datastream.file.disk import Disk
 from sluice.datastream.server.descriptors import descriptors_max
 from sluice.gateway.addresses import Address
 from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
-from sluice.gateway.archive.beginning import begin_from_archive, keep_beginning
-from sluice.gateway.archive.objects import open_store
+from sluice.gateway.archive.beginning import BeginningRules, begin_from_archive
 from sluice.gateway.archive.retention import Retention, Window
 from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.cluster.control_service import ControlService
@@ -40,7 +40,7 @@ from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
 from sluice.gateway.cluster.roles import Phase, RoleRecord
 from sluice.gateway.cluster.standby_watch import StandbyWatch
-from sluice.gateway.errors import Fatal, SettingError, StartAbandoned
+from sluice.gateway.errors import SettingError, StartAbandoned
 from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
@@ -54,6 +54,7 @@ from sluice.gateway.node.rules import (
     own_addresses,
     peer_tls,
     race_rules,
+    stream_layout,
     subscribe_limits,
     tcp_limits,
 )
@@ -213,11 +214,9 @@ class Node:
 
     async def _start(self) -> None:
         settings, archive = self.settings, archive_options(self.settings)
-        has_begun = False
         if archive is not None:
-            store = open_store(archive.url, archive.store)
-            has_begun = await asyncio.to_thread(
-                begin_from_archive, settings.data_dir, store, settings.stream_type, self._go_on
+            await asyncio.to_thread(
+                begin_from_archive, settings.data_dir, archive.url, archive.store, self._beginning_rules()
             )
         self.store = await asyncio.to_thread(
             BlockStore.open,
@@ -226,7 +225,7 @@ class Node:
             system_id=settings.stream_system_id,
             version=settings.stream_version,
             disk=self._disk,
-            layout=None if settings.stream_layout == "auto" else settings.stream_layout,
+            layout=stream_layout(settings),
             go_on=self._go_on,
             group_blocks_max=settings.commit_max_blocks_per_group,
             past_damage=settings.stream_serve_damaged,
@@ -235,17 +234,7 @@ class Node:
         self._open_archive(archive)
         await self._find_peers()
         self._go_on()
-        try:
-            await self._make_checks()
-        except Fatal as error:
-            if archive is None or not has_begun:
-                raise
-            expected = (
-                f"{error.expected}. All of this new folder is from the archive: sluice check {archive.url} "
-                "says where that is wrong, and the next start begins the folder again"
-            )
-            raise Fatal(f"archive {archive.url}: {error.what}", got=error.got, expected=expected) from error
-        await asyncio.to_thread(keep_beginning, settings.data_dir)
+        await self._make_checks()
         self._make_conductor()
         self._make_following()
         self._make_healer()
@@ -384,24 +373,43 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
+    def _known_ledger(self, store: BlockStore) -> LedgerData | None:
+        settings = self.settings
+        return ledger_to_start_with(
+            self._keys,
+            settings.verification_mode,
+            store,
+            given=self._given_ledger,
+            rsa_book=self._rsa_book,
+            first_number=first_number(settings),
+            root_layout=settings.verification_root_layout,
+        )
+
+    def _verifier(self, known: LedgerData | None) -> BlockVerifier:
+        mode = self.settings.verification_mode
+        proofs = ProofVerifier(self._keys, mode, known, self._rsa_book)
+        return BlockVerifier(proofs, self.settings.verification_root_layout)
+
+    def _beginning_rules(self) -> BeginningRules:
+        settings = self.settings
+        return BeginningRules(
+            settings.stream_type,
+            stream_layout(settings),
+            settings.archive_trust,
+            is_signed=settings.verification_mode == "full",
+            verifier=lambda known: self._verifier(self._given_ledger or known),
+            known_ledger=self._known_ledger,
+            go_on=self._go_on,
+        )
+
     async def _make_checks(self) -> None:
         """Find the ledger data, and check that the last block fits the keys.
 
         Raises:
             LedgerKeyError, Fatal: they are missing, or do not fit the stored blocks.
         """
-        settings, keys = self.settings, self._keys
-        known = ledger_to_start_with(
-            keys,
-            settings.verification_mode,
-            self.store,
-            given=self._given_ledger,
-            rsa_book=self._rsa_book,
-            first_number=first_number(settings),
-            root_layout=settings.verification_root_layout,
-        )
-        proofs = ProofVerifier(keys, settings.verification_mode, known, self._rsa_book)
-        verifier = BlockVerifier(proofs, settings.verification_root_layout)
+        keys, known = self._keys, self._known_ledger(self.store)
+        verifier = self._verifier(known)
         if known is not None:
             log.info("TSS ledger", extra=fields(ledger_id=known.ledger_id.hex(), nodes=len(known.nodes)))
         elif verifier.awaits_block_0 and keys.tss_id is None and self.store.last_number is None:

@@ -24,6 +24,7 @@ from sluice.gateway.services.subscribe_service import SubscribeLimits
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.status.processor_watch import LOOK_SECONDS
 from sluice.gateway.status.reporter import PUBLISHERS_SHOWN
+from sluice.gateway.store.block_store import Layout
 from sluice.gateway.store.scrub import UNPROVEN_PAUSE_SECONDS
 from sluice.gateway.transport.admission import AdmissionLimits
 from sluice.gateway.transport.channels import ClientTls
@@ -61,6 +62,11 @@ class NodeLimits:
 def first_number(settings: Settings) -> int | None:
     """Return the first block of an empty node; None: any."""
     return None if settings.first_block == "any" else settings.first_block or 0
+
+
+def stream_layout(settings: Settings) -> Layout | None:
+    """Return the layout that an existing folder must have; None: either."""
+    return None if settings.stream_layout == "auto" else settings.stream_layout
 
 
 def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:

@@ -768,6 +768,14 @@ class Settings:
         "Whether this node uploads. `auto`: while it is the active node. A node that does not upload waits "
         "for what others upload, and reads it.",
     )
+    archive_trust: Literal["proof", "full"] = row(
+        "archive.trust",
+        Choice(("proof", "full")),
+        "proof",
+        "What proves an archive to a node that begins with it, on an empty folder. `proof`: the signature of "
+        "the last block, whose footer has the root of all block hashes; where there is none such, as `full`. "
+        "`full`: everything is read, and every block is verified.",
+    )
     archive_local_bytes: int = row(
         "archive.local_bytes",
         Size(0, _U64_MAX),

@@ -26,7 +26,7 @@ import logging
 import os
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -39,6 +39,7 @@ from sluice.datastream.file.evidence import Evidence
 from sluice.datastream.file.opening import Judge
 from sluice.datastream.file.remote_pages import RemotePages
 from sluice.datastream.file.streamfile import StreamFile, inspect_header
+from sluice.datastream.file.updating import NewestGivenUp
 from sluice.datastream.layout import BOOKMARK_TYPE, Committed
 from sluice.gateway.blocks.chain import Chain, LastLayout
 from sluice.gateway.blocks.errors import ChainStateError, LayoutError
@@ -76,6 +77,7 @@ from sluice.gateway.store.evidence import (
     judge_for,
     look_for_lost_blocks,
 )
+from sluice.gateway.store.stream_check import summary_of
 from sluice.gateway.store.stream_pair import StreamPair, whole_entries
 
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
@@ -460,31 +462,97 @@ class BlockStore:
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def truncate(self, number: int, go_on: Callable[[], None] = lambda: None) -> None:
-        """Drop the blocks above `number`, on disk on return. Only without a node.
+    def chain_up_to(
+        self,
+        number: int,
+        go_on: Callable[[], None] = lambda: None,
+        archived_roots: Callable[[], Iterable[tuple[int, bytes]]] | None = None,
+    ) -> Chain:
+        """Return the chain that ends with a stored block, for `truncate`; read all root hashes for it.
 
-        A crash leaves the old chain whole, or the new one. `go_on` is called for each root hash that is read.
+        Args:
+            go_on: called for each root hash that is read.
+            archived_roots: returns number and root hash of the blocks in the archive, unproved.
 
         Raises:
-            Fatal: there is no such block.
-            datastream.EntriesArchived: an archive has these blocks; nothing is dropped.
-            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped. Of a native chain that
-                is decided when it is opened again: only `close` may follow.
+            Fatal: there is no such block; or nobody has the root hashes of pages that are given up.
+            datastream.DatastreamError: they cannot be read.
         """
-        first, last, before = self.first_number, self.last_number, self.chain
+        first, last, remote = self.first_number, self.last_number, self.streamer.remote
         if first is None or last is None or not first <= number <= last:
             held = "no block" if first is None else f"blocks {first} to {last}"
             raise Fatal(str(self.data_dir), got=held, expected=f"a chain that has block {number}")
         if number == last:
+            return self.chain.copy()
+        if first and remote.end:  # a chain that begins here has no tree of all root hashes
+            return Chain.ending_with(first, number, self._root_hash_of(number, last))
+        chain, start = Chain(first), first
+        if remote.end:
+            what = f"root hashes of blocks {first} to {number}"
+            if remote.is_gone(remote.end - 1):
+                expected = "all: a node that has its old pages makes the tree of them; take a peer's folder"
+                raise Fatal(what, got="some that are gone for good (history.keep_…)", expected=expected)
+            if archived_roots is None:
+                expected = "the archive that has the others: --archive URL"
+                raise Fatal(what, got="those of the local window", expected=expected)
+            for archived_number, root_hash in archived_roots():
+                if archived_number > number:
+                    break
+                chain.advance(archived_number, root_hash)
+                go_on()
+            start = chain.next_number
+        if start <= number:
+            self._roll_forward(start, number, go_on, chain)
+        if remote.end:
+            self._check_tree(chain)
+        return chain
+
+    def _check_tree(self, chain: Chain) -> None:
+        """Compare a chain with the footer of the block behind it. Raises Fatal if they differ."""
+        stored = self.read_block(chain.next_number)
+        summary, problem = (None, "no block") if stored is None else summary_of(stored)
+        refusal = None if summary is None else chain.check_links(summary)
+        if summary is None or refusal is not None:
+            what = f"block {chain.next_number} in {self.data_dir}"
+            if refusal is None:
+                raise Fatal(what, got=problem, expected="one whose footer tells the root hashes before it")
+            expected = f"{refusal.expected}, by the root hashes in the archive: they are others"
+            raise Fatal(f"{what}: {refusal.what}", got=refusal.got, expected=expected)
+
+    def truncate(
+        self,
+        number: int,
+        go_on: Callable[[], None] = lambda: None,
+        chain: Chain | None = None,
+        newest_given_up: NewestGivenUp | None = None,
+    ) -> None:
+        """Drop the blocks above `number`, on disk on return. Only without a node.
+
+        A crash leaves the old chain whole, or the new one.
+
+        Args:
+            go_on: as `chain_up_to`.
+            chain: `chain_up_to(number)`; None: it is made here.
+            newest_given_up: as `StreamPair.truncate`.
+
+        Raises:
+            Fatal, datastream.DatastreamError: as `chain_up_to`.
+            datastream.EntriesArchived: an archive has these blocks; nothing is dropped.
+            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped. Of a native chain that
+                is decided when it is opened again: only `close` may follow.
+        """
+        last, before = self.last_number, self.chain
+        if number == last:
             return
+        chain = self.chain_up_to(number, go_on) if chain is None else chain
+        assert last is not None
         end, pair = self.streamer.get_bookmark(bookmark_of(number + 1)), self.pair
         cut = None if pair is None else CutMark(end, pair.entries_before(number + 1))
         self.streamer.check_not_archived("truncate", end)
         if pair is not None:
             pair.network.check_not_archived("truncate", pair.entries_before(number + 1))
-        self.chain = Chain(first)
+        self.chain = chain
         try:
-            self._roll_forward(first, number, go_on)
             assert self.chain.last_root_hash == self._root_hash_of(number, last)
             # Before the stream: a snapshot is never ahead of the stream.
             self.is_doubted = cut is not None  # until the mark is gone, `close` leaves it
@@ -492,9 +560,9 @@ class BlockStore:
             self._snapshot_number = number
             self._note_last(number)
             if pair is None:
-                self.streamer.truncate_file(end)
+                self.streamer.truncate_file(end, lambda bookmarks: {})  # each is there once
             else:
-                pair.truncate(end)
+                pair.truncate(end, newest_given_up)
                 self._replace_snapshot(flush=True)
                 self.is_doubted = False
         except BaseException:
@@ -604,19 +672,22 @@ class BlockStore:
             raise LayoutError(f"block end at entry {end}", str(found), str(number))
         return root_hash
 
-    def _roll_forward(self, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
-        """Add the root hashes of blocks `start_number` to `last_number` to the chain."""
+    def _roll_forward(
+        self, start_number: int, last_number: int, go_on: Callable[[], None], chain: Chain | None = None
+    ) -> None:
+        """Add the root hashes of blocks `start_number` to `last_number` to a chain; None: the store's."""
+        chain = self.chain if chain is None else chain
         start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
         for entry in self.streamer.read_entries(start_entry):
             if entry.type == BLOCK_END_TYPE:
                 number, root_hash = _block_end(self.streamer.path, entry)
-                if number != self.chain.next_number:
+                if number != chain.next_number:
                     raise Fatal(
                         f"stream file {self.streamer.path}, entry {entry.number}",
                         got=f"the end of block {number}",
-                        expected=f"the end of block {self.chain.next_number}",
+                        expected=f"the end of block {chain.next_number}",
                     )
-                self.chain.advance(number, root_hash)
+                chain.advance(number, root_hash)
                 go_on()
                 if number == last_number:
                     return

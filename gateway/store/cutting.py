@@ -28,17 +28,22 @@ from pathlib import Path
 from typing import Final
 
 from sluice.datastream import DataStreamer
-from sluice.datastream.errors import StreamFileRefused
+from sluice.datastream.errors import EntriesDisagree, StreamFileRefused
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.file_system import flush_folder
-from sluice.datastream.file.streamfile import StreamFile, inspect_header
+from sluice.datastream.file.pages import PageFault, find_position
+from sluice.datastream.file.streamfile import inspect_header
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
     HEADER_OFFSET,
     HEADER_SIZE,
     Entry,
     StreamHeader,
     decode_header,
+    page_number_of,
+    page_start,
 )
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.items import header_of
@@ -78,12 +83,26 @@ def look_at(path: Path) -> CutCheck:
     """
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
         header = _header_of(path, disk)
-        file = StreamFile(path, disk, header)
-        file.load()
         if not header.total_entries:
             return CutCheck(header, holds_blocks=False)
-        last = file.read_entry(header.total_entries - 1)
+        last = _last_entry(path, disk, header)
         return CutCheck(header, block_end_of(last.type, last.data) is not None)
+
+
+def _last_entry(path: Path, disk: RealDisk, header: StreamHeader) -> Entry:
+    """Read the last page, as others may be given up. Raises EntriesDisagree."""
+    start = page_start(page_number_of(header.total_length - 1))
+    page = disk.pread(header.total_length - start, start)
+    number = header.total_entries - 1
+    try:
+        first = ENTRY_HEAD.unpack_from(page)[3] if len(page) >= ENTRY_HEAD_SIZE else header.total_entries
+        position = find_position(page, first, number, header.total_entries)
+    except PageFault as fault:
+        raise EntriesDisagree(
+            path, fault.number, start + fault.position, fault.found, fault.expected
+        ) from None
+    _, size, entry_type, _ = ENTRY_HEAD.unpack_from(page, position)
+    return Entry(entry_type, number, page[position + ENTRY_HEAD_SIZE : position + size])
 
 
 def stream_type_of(path: Path) -> int:

@@ -35,6 +35,7 @@ from pathlib import Path
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarkNotFound
+from sluice.datastream.file.updating import NewestGivenUp
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from sluice.gateway.blocks.native_layout import (
     NetworkEntry,
@@ -212,14 +213,17 @@ class StreamPair:
         else:  # interrupted when they were committed
             self._note_whole()
 
-    def truncate(self, keep: int) -> None:
+    def truncate(self, keep: int, newest_given_up: NewestGivenUp | None = None) -> None:
         """Keep the first `keep` entries of the block stream and those of their blocks; on disk on return.
+
+        Args:
+            newest_given_up: of the network's bookmarks. Those of blocks are there once.
 
         Raises:
             As `DataStreamer.truncate_file`.
         """
-        self.network.truncate_file(self._so_far(keep - 1))
-        self.blocks.truncate_file(keep)
+        self.network.truncate_file(self._so_far(keep - 1), newest_given_up)
+        self.blocks.truncate_file(keep, lambda bookmarks: {})
         self._note_whole()
 
     # --- reading -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`sluice verify`: check block files, or the chain of a node: root hashes, proofs and links."""
+"""`sluice verify`: check block files, or the chain of a node or an archive: root hashes, proofs and links."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.archive.objects import SCHEMES, StoreOptions
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.blocks.root_hash import RootLayout
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.commands.archive_options import store_options
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.errors import AddressError, Fatal
@@ -45,7 +47,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
 
 @click.command("verify", short_help="Check block files, or the blocks that a node has.")
-@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|GLOB|HOST:PORT")
+@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|GLOB|URL|HOST:PORT")
 @click.option(
     "--ledger-key",
     "key_texts",
@@ -110,6 +112,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     help=f"List each block, even if there are over {VERIFY_TABLE_ROWS_MAX}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@store_options
 @tls_options
 def command(
     sources: tuple[str, ...],
@@ -124,11 +127,12 @@ def command(
     workers_count: int,
     show_all: bool,
     as_json: bool,
+    store: StoreOptions,
     tls: ClientTls | None,
 ) -> None:
     """Check blocks in files, zips, tars and folders with all below them, or the blocks of a node: in its data
-    folder (DIR, or the stream file in it; the node may be running), or over the network at HOST:PORT. In a
-    glob, `**` is any number of folders.
+    folder (DIR, or the stream file in it; the node may be running), in its archive (URL, as of archive.url),
+    or over the network at HOST:PORT. In a glob, `**` is any number of folders.
 
     It checks each block's structure, root hash and proofs, and its links to the block before it. If a chain
     begins after block 0, or blocks are missing, it believes what it cannot check, and notes that.
@@ -141,7 +145,7 @@ def command(
     keys = TrustedKeys.parse(key_texts)
     numbers = NumberRange(first, None if last is None else last + 1)
     verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)
-    run = VerifyRun(_source(sources, numbers, tls, tcp=tcp), verifier, workers_count)
+    run = VerifyRun(_source(sources, numbers, tls, store, tcp=tcp), verifier, workers_count)
     verdicts, end = _watched(run, quiet=as_json)
     if end is not None and not verdicts:
         raise end
@@ -165,7 +169,16 @@ def command(
         click.get_current_context().exit(1)
 
 
-def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, *, tcp: bool) -> BlockSource:
+def _source(
+    texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, store: StoreOptions, *, tcp: bool
+) -> BlockSource:
+    urls = [text for text in texts if "://" in text and text.partition("://")[0] in SCHEMES]
+    if urls:
+        if tcp or tls is not None:
+            raise click.UsageError("--tcp, --tls and --tls-… are for HOST:PORT, not for an archive")
+        if len(texts) > 1:
+            raise Fatal(urls[0], got="an archive among other sources", expected="an archive alone")
+        return StoredSource(urls[0], numbers, store)
     paths = [Path(text) for text in texts]
     missing = [text for text, path in zip(texts, paths, strict=True) if not (path.exists() or _is_glob(text))]
     if not missing:
@@ -205,7 +218,7 @@ def _address(text: str) -> Address:
     try:
         return parse_address(text, port_min=1)
     except AddressError:
-        expected = "a file, a folder, or a node's HOST:PORT"
+        expected = "a file, a folder, or a node's HOST:PORT or the URL of its archive"
         raise Fatal(text, got="nothing of that name", expected=expected) from None
 
 

@@ -17,17 +17,28 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
-from sluice.gateway.archive.beginning import read_segment_index, segment_names
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions, open_store
+from sluice.gateway.archive.restore import open_streams
 from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription, segment_name
+from sluice.gateway.archive.segment_check import read_segment_index, segment_names
 from sluice.publishers.sources.stream_runs import PagesReader
 
-__all__ = ["ArchivePagesReader", "is_archive"]
+__all__ = ["ArchivePagesReader", "blocks_url", "is_archive"]
 
 INDEXES_KEPT: Final = 16
 PAGES_AT_ONCE: Final = 16
 """Pages of one range read."""
+
+
+def blocks_url(url: str, options: StoreOptions) -> str:
+    """Return the URL of the archive that has the blocks: another one than `url` for a native chain.
+
+    Raises:
+        GatewayError: the store does not answer, or there is no archive.
+    """
+    streams = open_streams(url, options)
+    return streams[-1].store.url
 
 
 def is_archive(path: str) -> bool:
@@ -45,8 +56,10 @@ class ArchivePagesReader(PagesReader):
         GatewayError: the store does not answer, or the archive contradicts itself.
     """
 
+    may_be_cut = True
+
     def __init__(self, url: str, options: StoreOptions) -> None:
-        self._path = url
+        self.path = url
         self._store = open_store(url, options)
         self._names = segment_names(self._store)
         self._index = lru_cache(INDEXES_KEPT)(self._read_index)

@@ -1,4 +1,5 @@
-"""The blocks of a native chain from its two files, for readers that lock nothing, while a node may append.
+"""The blocks of a native chain from its two files, for readers that lock nothing, while a node may append; or
+from its two archives.
 
 The header of the block stream is read first, then that of the network's stream, which may count fewer
 blocks: the node has not committed the last ones, and they are left out.
@@ -7,11 +8,12 @@ Source: docs/spec/block-layout.md section 5.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from sluice.datastream.layout import Entry
+from sluice.datastream.layout import U64_MAX, Entry
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.native_layout import NetworkEntry, entries_so_far, whole_blocks
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
@@ -38,14 +40,13 @@ def network_file_of(path: Path) -> Path | None:
 class NativePages:
     """The network's stream of a native chain, beside its open block stream. Use with `with`.
 
-    Raises:
-        As `PagesReader`.
+    Args:
+        network: its reader, which is closed with this.
     """
 
-    def __init__(self, blocks: PagesReader, network: Path) -> None:
+    def __init__(self, blocks: PagesReader, network: PagesReader) -> None:
         self._blocks = blocks
-        self._path = network
-        self._pages = PagesReader(network)
+        self._pages = network
         self._next: Iterator[Entry] = iter(())
         self._next_number: int | None = None
         """The entry that `_next` yields next; None: it has not begun."""
@@ -64,15 +65,32 @@ class NativePages:
             EntriesDisagree: a page is damaged.
         """
         total_entries = self._pages.header.total_entries
-        for page_number in range(self._blocks.page_count - 1, -1, -1):
-            for entry in reversed(next(self._blocks.pages_from(self._blocks.run_from(page_number)))):
-                is_last = entry.number + 1 == self._blocks.header.total_entries
-                if is_last and entry.type != BLOCK_END_TYPE:
-                    what = f"entry {entry.number}, the last"
-                    raise LayoutError(what, f"entry type {entry.type:#x}", "the end of a block (0xb1)")
-                if entry.type == BLOCK_END_TYPE and entries_so_far(entry.data) <= total_entries:
-                    return entry.number + 1
-        return 0
+        pages = range(self._blocks.page_count)
+        place = bisect_right(pages, total_entries, key=self._so_far_from)
+        if not place:
+            return 0
+        end = 0
+        for entry in self._ends_from(place - 1):
+            if entries_so_far(entry.data) > total_entries:
+                break
+            end = entry.number + 1
+        return end
+
+    def _so_far_from(self, page_number: int) -> int:
+        """Return the network's entries behind the first block that ends on a page, or behind it."""
+        for entry in self._ends_from(page_number):
+            return entries_so_far(entry.data)
+        return U64_MAX
+
+    def _ends_from(self, page_number: int) -> Iterator[Entry]:
+        for entries in self._blocks.pages_from(self._blocks.run_from(page_number)):
+            for entry in entries:
+                if entry.type == BLOCK_END_TYPE:
+                    yield entry
+            is_last = entries and entries[-1].number + 1 == self._blocks.header.total_entries
+            if is_last and entries[-1].type != BLOCK_END_TYPE and not self._blocks.may_be_cut:
+                what = f"entry {entries[-1].number}, the last"
+                raise LayoutError(what, f"entry type {entries[-1].type:#x}", "the end of a block (0xb1)")
 
     def whole(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield entries of the block stream as they are in layout 2, with their numbers.
@@ -98,7 +116,7 @@ class NativePages:
                 return
 
     def _held(self) -> str:
-        return f"entries below {self._pages.header.total_entries}, those of {self._path}"
+        return f"entries below {self._pages.header.total_entries}, those of {self._pages.path}"
 
     def _from(self, number: int) -> Iterator[Entry]:
         """Yield the entries from one on."""

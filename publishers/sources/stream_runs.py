@@ -68,9 +68,11 @@ class PagesReader:
     """
 
     header: StreamHeader
+    may_be_cut = False
+    """Whether the stream may end inside of a block."""
 
     def __init__(self, path: Path) -> None:
-        self._path: Path | str = path
+        self.path: Path | str = path
         self._disk = RealDisk(path, writable=False)
         try:
             self.header = self._inspect()
@@ -144,7 +146,7 @@ class PagesReader:
         # A reader takes every type of stream.
         whole = len(page) == HEADER_OFFSET + HEADER_SIZE
         stream_type = decode_header(page[HEADER_OFFSET:]).header.stream_type if whole else 1
-        return inspect_header(self._path, self._disk, stream_type)
+        return inspect_header(self.path, self._disk, stream_type)
 
     def _first_number(self, page_number: int) -> int:
         if page_number >= self.page_count:
@@ -163,7 +165,7 @@ class PagesReader:
     def _disagree(self, page_number: int, position: int, number: int, found: str, expected: str) -> NoReturn:
         offset = page_start(page_number) + position
         assert offset >= HEADER_PAGE_SIZE or not self.page_count
-        raise EntriesDisagree(self._path, number, offset, found, expected)
+        raise EntriesDisagree(self.path, number, offset, found, expected)
 
 
 def _entries_on(page: bytes, first_number: int, end: int) -> list[Entry]:

@@ -28,7 +28,7 @@ from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
-from sluice.publishers.sources.archive_runs import ArchivePagesReader, is_archive
+from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url, is_archive
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
@@ -176,7 +176,10 @@ class DataStreamDataSource(DataSource):
         expected = "the stream file, the data folder of a node, or the URL of an archive"
         path = required(self.options, "path", expected)
         if is_archive(path):
-            return DataStreamReader(path, options, columns_of(schema, options.columns))
+            network = None
+            if options.decode == "blocks" and (blocks := blocks_url(path, options.store)) != path.rstrip("/"):
+                path, network = blocks, path
+            return DataStreamReader(path, options, columns_of(schema, options.columns), network)
         in_folder = block_file_in if options.decode == "blocks" else stream_file_in
         return DataStreamReader(in_folder(folder_of(path)), options, columns_of(schema, options.columns))
 
@@ -194,10 +197,21 @@ class DataStreamDataSource(DataSource):
 
 
 class DataStreamReader(DataSourceReader):
-    """The reader of a stream file, whose path is the same on every worker, or of an archive."""
+    """The reader of a stream file, whose path is the same on every worker, or of an archive.
 
-    def __init__(self, path: Path | str, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
+    Args:
+        network: the archive of the network's stream, if `path` is that of the blocks of a native chain.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        options: StreamOptions,
+        columns: Mapping[str, pa.DataType],
+        network: str | None = None,
+    ) -> None:
         self._path = path
+        self._network_url = network
         self._options = options
         self._columns = dict(columns)
 
@@ -207,22 +221,23 @@ class DataStreamReader(DataSourceReader):
             runs = pages.plan(self._options.partition_count, *self._wanted_pages(pages))
             end, network = pages.header.total_entries, self._network()
             if network is not None:
-                with NativePages(pages, network) as native:
+                with NativePages(pages, self._opened(network)) as native:
                     end = native.committed_entries()
         parts = [RunPartition(run, min(run.end_number, end)) for run in runs if run.first_number < end]
         # Without a partition Spark would make one itself.
         return parts or [EntryRange(0, 0)]
 
-    def _network(self) -> Path | None:
+    def _network(self) -> Path | str | None:
         """Return the network's stream, if the blocks of a native chain are read."""
         if self._options.decode != "blocks" or not isinstance(self._path, Path):
-            return None
+            return self._network_url
         return network_file_of(self._path)
 
     def _open(self) -> PagesReader:
-        if isinstance(self._path, Path):
-            return PagesReader(self._path)
-        return ArchivePagesReader(self._path, self._options.store)
+        return self._opened(self._path)
+
+    def _opened(self, path: Path | str) -> PagesReader:
+        return PagesReader(path) if isinstance(path, Path) else ArchivePagesReader(path, self._options.store)
 
     def _wanted_pages(self, pages: PagesReader) -> tuple[int, int]:
         """Return the first page that can have something wanted, and the page behind the last."""
@@ -247,7 +262,7 @@ class DataStreamReader(DataSourceReader):
         run, wanted, network = partition.run, self._options, self._network()
         with self._open() as pages:
             if network is not None:
-                with NativePages(pages, network) as native:
+                with NativePages(pages, self._opened(network)) as native:
                     entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
                     batches = _block_batches(
                         entries, run.first_number, partition.end_number, _with_number(self._columns)

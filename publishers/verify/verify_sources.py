@@ -1,4 +1,5 @@
-"""The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
+"""The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), a node's data folder, and
+its archive.
 
 A source names its blocks in order of number; numbers may be missing. The checking process reads a block from
 its file; this one reads blocks from the network or a stream file.
@@ -21,6 +22,8 @@ from sluice.datastream.errors import ConnectionEnded
 from sluice.datastream.layout import MAGIC, Entry
 from sluice.gateway.addresses import Address
 from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
+from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import BlockRefused, LayoutError
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
@@ -38,6 +41,7 @@ from sluice.publishers.blocks.block_places import (
 )
 from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url
 from sluice.publishers.sources.block_gateways import ask_held, failure_of
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import connect_to_stream
@@ -269,20 +273,23 @@ def holds_stream(path: Path) -> bool:
 
 
 class StoredSource:
-    """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
+    """The wanted blocks that a stream file, or an archive, has by now.
 
-    Bisection over the data pages finds where a block begins: the last blocks of a long chain are as near as
-    the first.
+    The file is not locked; a node may append to it. Bisection over the data pages finds where a block begins:
+    the last blocks of a long chain are as near as the first.
+
+    Args:
+        path: of a file or a folder, or the URL of an archive.
+        store: options of the archive's store.
     """
 
-    def __init__(self, path: Path, numbers: NumberRange) -> None:
-        self._path = block_file_in(path)
+    def __init__(self, path: Path | str, numbers: NumberRange, store: StoreOptions | None = None) -> None:
+        self._path = path
         with self._faults_named():
-            self._pages = PagesReader(self._path)
-            network = network_file_of(self._path)
+            self._pages, network = _open_stored(path, store or StoreOptions())
+            self._path = self._pages.path
             self._native = None if network is None else NativePages(self._pages, network)
-            native = self._native
-            self._end = self._pages.header.total_entries if native is None else native.committed_entries()
+            self._end = self._whole_entries()
             if self._end == 0:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
@@ -328,11 +335,22 @@ class StoredSource:
                     return _number_at_end(entry)
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
-    def _last_number(self) -> int:
+    def _whole_entries(self) -> int:
+        """Return how many entries there are up to the end of the last whole block."""
+        if self._native is not None:
+            return self._native.committed_entries()
+        total = self._pages.header.total_entries
+        if not self._pages.may_be_cut:
+            return total
         for page_number in range(self._pages.page_count - 1, -1, -1):
-            entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
-            if entries[0].number < self._end:
-                break
+            for entry in reversed(next(self._pages.pages_from(self._pages.run_from(page_number)))):
+                if entry.type == BLOCK_END_TYPE:
+                    return entry.number + 1
+        return 0
+
+    def _last_number(self) -> int:
+        page_number = self._pages.page_of_entry(self._end - 1)
+        entries = next(self._pages.pages_from(self._pages.run_from(page_number)))
         last = entries[self._end - 1 - entries[0].number]
         if last.type != BLOCK_END_TYPE:
             raise LayoutError(
@@ -344,8 +362,20 @@ class StoredSource:
     def _faults_named(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, DatastreamError, LayoutError) as error:
-            raise SourceRefused("blocks", f"{self._path}: {error}") from error
+        except (OSError, DatastreamError, LayoutError, ArchiveDamaged, ArchiveUnavailable) as error:
+            where = "" if str(self._path) in str(error) else f"{self._path}: "
+            raise SourceRefused("blocks", f"{where}{error}") from error
+
+
+def _open_stored(path: Path | str, store: StoreOptions) -> tuple[PagesReader, PagesReader | None]:
+    """Open the stream that has the blocks, and the network's stream of a native chain."""
+    if isinstance(path, str):
+        url = blocks_url(path, store)
+        network = None if url == path.rstrip("/") else ArchivePagesReader(path, store)
+        return ArchivePagesReader(url, store), network
+    blocks = block_file_in(path)
+    beside = network_file_of(blocks)
+    return PagesReader(blocks), None if beside is None else PagesReader(beside)
 
 
 def _job(stored: StoredBlock) -> Job:

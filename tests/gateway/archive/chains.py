@@ -25,10 +25,10 @@ _ITEMS_MAX = 40
 _ITEM_BYTES_MAX = 50_000
 
 
-def blocks_of_a_page(count: int = BLOCKS) -> Iterator[Block]:
+def blocks_of_a_page(first: int = 0, count: int = BLOCKS) -> Iterator[Block]:
     """Yield linked, signed blocks, which compress well."""
     tree, previous = StreamingTree(), EMPTY_HASH
-    for number in range(count):
+    for number in range(first, first + count):
         items = [header_item(number), field_item(4, bytes([number % 251]) * 700_000)]
         items += [footer_item(previous, tree.root()), proof_item(number)]
         block = Block(number, sign_block(number, items, KEY))
@@ -53,10 +53,10 @@ def varied_blocks(size_bytes: int, seed: int = 1) -> Iterator[Block]:
         number += 1
 
 
-def fill(folder: Path) -> None:
+def fill(folder: Path, first: int = 0) -> None:
     """Make a data folder of that chain."""
     store = BlockStore.open(folder)
-    for block in map(verified, blocks_of_a_page()):
+    for block in map(verified, blocks_of_a_page(first)):
         store.append([block])
         store.advance(block)
     store.close()

@@ -37,8 +37,8 @@ from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.errors import DatastreamError
 from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES
 from sluice.datastream.layout import PAGE_SIZE, page_number_of, page_start
-from sluice.gateway.archive.beginning import read_segment_index, roots_digest, segment_names
 from sluice.gateway.archive.objects import open_store
+from sluice.gateway.archive.segment_check import read_segment_index, segment_names
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.settings.kinds import Size, size_text
 from sluice.publishers.client.client import ClientOptions
@@ -410,7 +410,7 @@ class LongChain:
                 segment = read_segment_index(store, name)
                 count += len(segment.index.blocks)
                 noted = streamer.notes.get(ROOTS_KEY + name.first_page.to_bytes(8, "big"))
-                if noted == roots_digest(segment):
+                if noted == segment.roots_digest:
                     blocks = segment.index.blocks
                     proved += sum(self.roots[int(one.number)] == one.root_hash for one in blocks)
         self.verdicts.add(

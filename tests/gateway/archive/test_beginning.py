@@ -115,6 +115,25 @@ def another_stream(place: Path) -> None:
     path.write_text(path.read_text().replace('"stream_type": 1', '"stream_type": 2'))
 
 
+def describe_otherwise(place: Path, before: str, after: str) -> None:
+    path = place / "stream.json"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def another_system(place: Path) -> None:
+    describe_otherwise(place, '"system_id": 137', '"system_id": 138')
+
+
+def another_layout(place: Path) -> None:
+    describe_otherwise(place, '"stream_layout": 2', '"stream_layout": 1')
+
+
+def no_description(place: Path) -> None:
+    (place / "stream.json").unlink()
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
@@ -125,24 +144,33 @@ def another_stream(place: Path) -> None:
         (another_entry, "first entry"),
         (cut_short, "its trailer"),
         (another_stream, "stream_type: got 2, expected 1"),
+        (another_system, "header page: got another one"),
+        (another_layout, "stream_layout: got 1, expected 2"),
+        (no_description, "segments, and no stream.json"),
     ],
 )
 async def test_an_archive_that_contradicts_itself_or_its_last_block_is_refused(
     place: Path, tmp_path: Path, lie: Callable[[Path], None], words: str
 ) -> None:
     lie(place)
-    with pytest.raises(GatewayError, match=words):
+    with pytest.raises(GatewayError, match=words) as refused:
         async with running_node(tmp_path / "new", archive_url=f"file://{place}"):
             pass
+    assert str(place) in str(refused.value)
+    assert not any((tmp_path / "new").iterdir())
 
 
-async def test_an_archive_of_another_network_is_refused(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trust", ["proof", "full"])
+async def test_an_archive_of_another_network_is_refused(place: Path, tmp_path: Path, trust: str) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     other = ledger_key(Ed25519PrivateKey.generate())
-    with pytest.raises(GatewayError, match="ledger keys"):
-        async with running_node(tmp_path / "new", archive_url=f"file://{place}", ledger_keys=(other,)):
+    words = {"proof": "ledger keys", "full": "block 0: Ed25519.* by the keys of this node"}[trust]
+    settings = {"archive_url": f"file://{place}", "archive_trust": trust, "ledger_keys": (other,)}
+    with pytest.raises(GatewayError, match=words):
+        async with running_node(tmp_path / "new", **settings):
             pass
+    assert not any((tmp_path / "new").iterdir())
 
 
 async def test_a_page_that_is_not_of_the_proved_blocks_is_not_served(place: Path, tmp_path: Path) -> None:
@@ -173,16 +201,17 @@ async def test_an_archive_that_was_refused_and_then_mended(place: Path, tmp_path
     first.write_bytes(whole)
     async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
         assert (await wire.get_block(5)).block.items
-    assert not (new / ".archive-start").exists()
+    assert not (new / "beginning").exists()
 
 
 async def test_an_interrupted_beginning_is_begun_again(place: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     async with running_node(new, archive_url=f"file://{place}"):
         pass
-    with (new / "datastream.bin").open("r+b") as file:
-        file.truncate(MIB)
-    (new / ".archive-start").touch()
+    work = tmp_path / "beginning"
+    new.rename(work)
+    new.mkdir()
+    work.rename(new / "beginning")
     async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
         assert (await wire.get_block(5)).block.items
 

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.datastream.errors import CommitFailed
 from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.updating import NewestGivenUp
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import BlockStore
 from tests.datastream.fake_disk import FailingDisk
@@ -88,8 +89,8 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
     assert store.last_number == 7
     cut = store.streamer.truncate_file
 
-    def interrupted(number: int) -> None:
-        cut(number)
+    def interrupted(number: int, newest_given_up: NewestGivenUp) -> None:
+        cut(number, newest_given_up)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store.streamer, "truncate_file", interrupted)

@@ -14,6 +14,7 @@ from sluice.datastream import DataStreamer
 from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader
 from sluice.publishers.spark.verify import verify_blocks
 from tests.gateway.archive.chains import ARCHIVED_PAGES, archive, blocks_of_a_page, fill
+from tests.gateway.archive.native_chains import archive_native, blocks_of_both
 from tests.nodes import ledger_key
 
 if TYPE_CHECKING:
@@ -61,6 +62,32 @@ def test_blocks_are_pruned_by_the_indexes(chain: Path) -> None:
     reader = source.reader(source.schema())
     pages = sum(partition.run.end_page - partition.run.first_page for partition in reader.partitions())  # type: ignore[attr-defined]
     assert pages <= 64
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `archive`, the pair of archives of a native chain."""
+    folder = tmp_path_factory.mktemp("native")
+    archive_native(folder / "node", folder / "archive")
+    return folder
+
+
+def test_the_blocks_of_a_native_archive(native: Path) -> None:
+    blocks = list(blocks_of_both())
+    got = {row["block_number"]: row["items"] for row in rows(native, decode="blocks")}
+    assert list(got) == list(range(64))
+    assert all(tuple(items) == tuple(blocks[number].items) for number, items in got.items())
+    wanted = {"decode": "blocks", "from": "50", "to": "53"}
+    assert [row["block_number"] for row in rows(native, **wanted)] == [50, 51, 52, 53]
+    entries = list(rows(native))
+    assert (len(entries), entries[0]["data"]) == (193, b"b0")
+
+
+@pytest.mark.spark
+def test_spark_verifies_a_native_archive(spark: SparkSession, native: Path) -> None:
+    frame = spark.read.format("datastream").option("decode", "blocks").load(f"file://{native}/archive")
+    verdicts = verify_blocks(frame, [ledger_key()]).groupBy("verdict").count().collect()
+    assert [(row["verdict"], row["count"]) for row in verdicts] == [("accepted", 64)]
 
 
 @pytest.mark.spark

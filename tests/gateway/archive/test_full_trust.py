@@ -1,0 +1,409 @@
+"""A node that begins with an archive by reading and verifying all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sluice.datastream import DataStreamer
+from sluice.gateway.archive.beginning import BeginningRules, Trust, begin_from_archive
+from sluice.gateway.archive.errors import ArchiveUnavailable
+from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.archive.segment import SegmentObject
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.errors import Fatal, GatewayError, StartAbandoned
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.trust_store import kept_ledger
+from tests.gateway.archive import test_beginning, test_restore
+from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, fill
+from tests.gateway.archive.native_chains import archive_native
+from tests.gateway.archive.test_beginning import change, nothing, page_of, segments
+from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
+from tests.nodes import ledger_key, running_node
+
+MIB = 1 << 20
+FIRST = 7
+KEYS = (ledger_key(),)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data folders and archives: a chain from 0, one from FIRST, and native ones."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, first in (("from-0", 0), ("from-7", FIRST)):
+        fill(folder / name, first)
+        archive(folder / name, folder / f"{name}-archive")
+    archive_native(folder / "native", folder / "native-archive")
+    archive_native(folder / "other", folder / "other-archive", salt=1)
+    shutil.rmtree(folder / "other")
+    return folder
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    """A copy of the archive of the chain from 0."""
+    shutil.copytree(made / "from-0-archive", tmp_path / "archive")
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def native(made: Path, tmp_path: Path) -> Path:
+    """A copy of a native archive."""
+    shutil.copytree(made / "native-archive", tmp_path / "archive")
+    return tmp_path / "archive"
+
+
+def rules(
+    trust: Trust = "full", keys: tuple[str, ...] = KEYS, go_on: Callable[[], None] = lambda: None
+) -> BeginningRules:
+    trusted = TrustedKeys.parse(keys)
+    return BeginningRules(
+        1,
+        None,
+        trust,
+        is_signed=True,
+        verifier=lambda known: BlockVerifier(ProofVerifier(trusted, "full", known)),
+        known_ledger=lambda store: kept_ledger(store.data_dir),
+        go_on=go_on,
+    )
+
+
+def begin(place: Path, new: Path, how: BeginningRules | None = None) -> bool:
+    return begin_from_archive(new, f"file://{place}", StoreOptions(retry_seconds=0.1), how or rules())
+
+
+def digest_of(path: Path, end: int | None = None) -> str:
+    digest = hashlib.sha256()
+    with DataStreamer.open(path, read_only=True) as streamer:
+        for entry in streamer.read_entries(0, end):
+            digest.update(entry.type.to_bytes(4, "big") + entry.data)
+    return digest.hexdigest()
+
+
+# --- archives that are whole --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "last"),
+    [
+        ("from-0", {"archive_trust": "full"}, ARCHIVED_PAGES - 1),
+        ("from-7", {}, FIRST + ARCHIVED_PAGES - 1),
+        ("native", {}, 63),
+    ],
+)
+async def test_a_node_that_keeps_no_more_than_a_window(
+    made: Path, tmp_path: Path, name: str, settings: dict[str, str], last: int
+) -> None:
+    new = tmp_path / "new"
+    url = f"file://{made}/{name}-archive"
+    for _ in range(2):  # it begins, and starts again
+        async with running_node(new, archive_url=url, archive_upload="never", **settings) as node:
+            store = node.store
+            assert store.last_number == last
+            for streamer in store.streamers:
+                remote = streamer.remote
+                assert streamer.allocated_bytes < 70 * MIB
+                assert all(remote.digest(page) for page in range(1, remote.end))
+                digest = hashlib.sha256()
+                for entry in streamer.read_entries(0):
+                    digest.update(entry.type.to_bytes(4, "big") + entry.data)
+                end = streamer.committed.total_entries
+                assert digest.hexdigest() == digest_of(made / name / streamer.path.name, end)
+            assert store.read_block(last - 60) is not None
+    assert not list(new.glob("beginning"))
+
+
+async def test_a_native_node_goes_on_with_its_peers(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "native", tmp_path / "old")
+    url = f"file://{made}/native-archive"
+    async with running_node(tmp_path / "old", archive_url=url) as node:
+        follows = FAST | {"peers": peers(node.grpc_address), "role": "standby", "archive_url": url}
+        async with running_node(tmp_path / "new", **follows) as second:
+            await until_block(second, 69)
+            assert second.following.problem is None
+    for name in ("datastream.bin", "blocks.bin"):
+        with DataStreamer.open(tmp_path / "new" / name, read_only=True) as streamer:
+            first = streamer.first_on_last_page
+            kept = [entry.data for entry in streamer.read_entries(first)]
+        with DataStreamer.open(made / "native" / name, read_only=True) as streamer:
+            assert [entry.data for entry in streamer.read_entries(first)] == kept
+
+
+def test_a_native_pair_that_ends_at_different_places(native: Path, tmp_path: Path) -> None:
+    segments(native)[1].unlink()
+    (native / "headers/000000000128.zst").unlink()
+    assert begin(native, tmp_path / "new")
+    store = BlockStore.open(tmp_path / "new")
+    assert (store.last_number, [streamer.remote.end for streamer in store.streamers]) == (31, [0, 0])
+    store.close()
+
+
+def test_a_native_archive_without_blocks_yet(native: Path, tmp_path: Path) -> None:
+    shutil.rmtree(native / "blocks")
+    assert not begin(native, tmp_path / "new")
+    assert not any((tmp_path / "new").iterdir())
+
+
+def test_no_block_is_whole_yet(place: Path, tmp_path: Path) -> None:
+    shutil.rmtree(place / "segments")
+    shutil.rmtree(place / "headers")
+    for trust in ("proof", "full"):
+        assert not begin(place, tmp_path / "new", rules(trust))
+        assert not any((tmp_path / "new").iterdir())
+
+
+# --- archives that lie --------------------------------------------------------------------------------------
+
+
+def no_padding(place: Path) -> None:
+    """Fill the padding of a page, whose entries end before its end."""
+    path = segments(place)[0]
+    page = bytearray(page_of(path, 0))
+    end = page.rindex(bytes([2])) if page[-1] else len(page.rstrip(b"\0"))
+    assert end < MIB - 10
+    page[-5] = 1
+    change(path, nothing, {0: bytes(page)})
+
+
+def fewer_blocks(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.blocks.pop()
+
+    change(segments(place)[2], index_of)
+
+
+def more_blocks(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        last = segment.index.blocks[-1]
+        segment.index.blocks.add(number=last.number + 1, entry=last.entry + 1, root_hash=bytes(48))
+
+    change(segments(place)[2], index_of)
+
+
+def another_beginning(place: Path) -> None:
+    test_beginning.describe_otherwise(place, '"first_block": 0', '"first_block": 1')
+
+
+def no_blocks_at_all(place: Path) -> None:
+    test_beginning.describe_otherwise(place, '"first_block": 0', '"first_block": null')
+
+
+def no_number(place: Path) -> None:
+    test_beginning.describe_otherwise(place, '"first_block": 0', '"first_block": "0"')
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (test_beginning.drop_first, "the one of page 0"),
+        (test_beginning.swap, "format 1, first page 64, expected 1, 0"),
+        (test_beginning.two_names, "two nodes disagree"),
+        (test_beginning.another_root, "block 3 on the pages"),
+        (test_beginning.another_entry, "page 64"),
+        (test_beginning.cut_short, "its trailer"),
+        (test_beginning.another_system, "header page"),
+        (test_beginning.another_layout, "stream_layout: got 1, expected 2"),
+        (test_restore.flip_byte, "CRC32C"),
+        (test_restore.other_hash, "SHA-256 of the pages"),
+        (test_restore.other_bookmark_in_index, "bookmark 3 on the pages"),
+        (test_restore.other_block, "block 69: got block 69: root hash"),
+        (no_padding, "padding"),
+        (fewer_blocks, "block 63 on the pages: got .*ArchivedBlock.*, expected none"),
+        (more_blocks, "block 64 on the pages: got none"),
+        (another_beginning, "block 0: block number: got 0, expected 1|first block that ends here"),
+        (no_blocks_at_all, "a stream without blocks"),
+        (no_number, "first_block: got '0', expected null, or 0 to"),
+    ],
+)
+def test_an_archive_that_lies(place: Path, tmp_path: Path, lie: Callable[[Path], None], words: str) -> None:
+    lie(place)
+    with pytest.raises(GatewayError, match=words) as refused:
+        begin(place, tmp_path / "new")
+    assert str(place) in str(refused.value)
+    assert not any((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("lie", [fewer_blocks, more_blocks, another_beginning])
+def test_lies_of_indexes_are_found_by_one_proof_too(
+    place: Path, tmp_path: Path, lie: Callable[[Path], None]
+) -> None:
+    lie(place)
+    with pytest.raises(GatewayError):
+        begin(place, tmp_path / "new", rules("proof"))
+    assert not any((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("half", ["segments", "blocks/segments"])
+def test_a_native_pair_of_two_chains(made: Path, native: Path, tmp_path: Path, half: str) -> None:
+    headers = half.replace("segments", "headers")
+    for part in (half, headers):
+        shutil.rmtree(native / part)
+        shutil.copytree(made / "other-archive" / part, native / part)
+    with pytest.raises(GatewayError, match=r"block 0: .*root hash"):
+        begin(native, tmp_path / "new")
+    assert not any((tmp_path / "new").iterdir())
+
+
+def test_a_network_s_entry_that_is_another_one(native: Path, tmp_path: Path) -> None:
+    page = bytearray(page_of(segments(native)[1], 5))
+    page[500_000] ^= 1
+    change(segments(native)[1], nothing, {5: bytes(page)})
+    with pytest.raises(GatewayError, match=r"block 34: .*root hash"):
+        begin(native, tmp_path / "new")
+
+
+def test_two_descriptions_that_differ(native: Path, tmp_path: Path) -> None:
+    test_beginning.describe_otherwise(native / "blocks", '"system_id": 137', '"system_id": 138')
+    with pytest.raises(GatewayError, match="the system id, version and layout of"):
+        begin(native, tmp_path / "new")
+
+
+def test_proofs_under_another_key(made: Path, tmp_path: Path) -> None:
+    """Everything else of the archive is right."""
+    other = (ledger_key(Ed25519PrivateKey.generate()),)
+    for name in ("from-7", "native"):
+        with pytest.raises(GatewayError, match=r"block \d+: Ed25519.* by the keys of this node"):
+            begin(made / f"{name}-archive", tmp_path / "new", rules(keys=other))
+        assert not any((tmp_path / "new").iterdir())
+
+
+def test_keys_that_cannot_check_the_proofs(made: Path, tmp_path: Path) -> None:
+    """A block 0 that publishes nothing gives no key either."""
+    with pytest.raises(GatewayError, match="ledger"):
+        begin(made / "from-7-archive", tmp_path / "new", rules(keys=()))
+    with pytest.raises(GatewayError, match="ledger keys: "):
+        begin(made / "from-0-archive", tmp_path / "new", rules(keys=()))
+    assert not any((tmp_path / "new").iterdir())
+
+
+def test_the_layout_that_a_node_must_have(made: Path, tmp_path: Path) -> None:
+    how = BeginningRules(
+        1, "block", "full", is_signed=True, verifier=rules().verifier, known_ledger=lambda store: None
+    )
+    with pytest.raises(Fatal, match=r"stream_layout: got native, expected block, the setting stream\.layout"):
+        begin(made / "native-archive", tmp_path / "new", how)
+
+
+# --- interruptions ------------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Abandons a start after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self) -> None:
+        self.calls -= 1
+        if self.calls < 0:
+            raise StartAbandoned
+
+
+@pytest.mark.parametrize("name", ["from-0", "from-7", "native"])
+def test_an_abandoned_start_goes_on(
+    made: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, new = made / f"{name}-archive", tmp_path / "new"
+    for calls in (20, 170, 60):
+        with pytest.raises(StartAbandoned):
+            begin(source, new, rules(go_on=Stop(calls)))
+        assert [path.name for path in new.iterdir()] == ["beginning"]
+    with caplog.at_level(logging.INFO):
+        assert begin(source, new)
+    (line,) = [record for record in caplog.records if record.getMessage() == "verifying the archive"]
+    # Of the native pair, one stream has a single segment, and nothing is kept before it is whole.
+    assert (line.__dict__["sluice_fields"]["done"] >= 64) == (name != "native")
+    store = BlockStore.open(new)
+    whole = BlockStore.open(made / name)
+    assert store.last_number is not None
+    assert store.root_hash_at(store.last_number) == whole.root_hash_at(store.last_number)
+    store.close()
+    whole.close()
+
+
+def test_another_archive_is_begun_from_the_start(made: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    with pytest.raises(StartAbandoned):
+        begin(made / "from-0-archive", new, rules(go_on=Stop(175)))
+    assert begin(made / "from-7-archive", new)
+    store = BlockStore.open(new)
+    assert store.first_number == FIRST
+    store.close()
+
+
+def test_a_store_that_goes_away(place: Path, tmp_path: Path) -> None:
+    new, last = tmp_path / "new", segments(place)[2]
+
+    def take_away() -> None:
+        (tmp_path / "kept").exists() or last.rename(tmp_path / "kept")
+
+    with pytest.raises(ArchiveUnavailable, match="no such object"):
+        begin(place, new, rules(go_on=take_away))
+    (tmp_path / "kept").rename(last)
+    assert begin(place, new)
+
+
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_killed_while_the_files_are_moved(made: Path, tmp_path: Path, count: int) -> None:
+    new, source = tmp_path / "new", made / "from-0-archive"
+    assert begin(source, new)
+    work = new / "beginning"
+    work.mkdir()
+    (work / "proved").touch()
+    for name in ("chain.json", "datastream.db", "datastream.bin")[count:]:
+        (new / name).rename(work / name)
+    assert begin(source, new)
+    assert sorted(path.name for path in new.iterdir()) == ["chain.json", "datastream.bin", "datastream.db"]
+    store = BlockStore.open(new)
+    assert store.last_number == ARCHIVED_PAGES - 1
+    store.close()
+
+
+def test_two_at_once(place: Path, tmp_path: Path) -> None:
+    def again() -> None:
+        with pytest.raises(Fatal, match="only one node"):
+            begin(place, tmp_path / "new")
+
+    assert begin(place, tmp_path / "new", rules(go_on=again))
+
+
+RUN = (
+    "import sys; from pathlib import Path; from tests.gateway.archive.test_full_trust import begin; "
+    "begin(Path(sys.argv[1]), Path(sys.argv[2]))"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["from-0", "native"])
+def test_killed_at_any_moment(made: Path, tmp_path: Path, name: str) -> None:
+    chance, new = random.Random(38), tmp_path / "new"
+    line = [sys.executable, "-c", RUN, str(made / f"{name}-archive"), str(new)]
+    killed = 0
+    while not (new / "datastream.bin").exists() or (new / "beginning").exists():
+        with subprocess.Popen(line) as process:
+            deadline = time.monotonic() + (chance.uniform(0.8, 3.0) if killed < 6 else 120)
+            while process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if process.poll() is None:
+                process.kill()
+                killed += 1
+            else:
+                assert process.returncode == 0
+    assert killed
+    assert begin(made / f"{name}-archive", new) is False
+    store = BlockStore.open(new)
+    assert store.last_number == {"from-0": ARCHIVED_PAGES - 1, "native": 63}[name]
+    assert store.last_number < BLOCKS
+    store.close()
