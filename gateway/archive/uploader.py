@@ -205,6 +205,10 @@ class Uploader:
         theirs = StreamDescription.decode(found, where)
         if theirs != ours:
             raise ArchiveDamaged("stream", str(theirs), f"{ours}, this node's stream", where)
+        # The same bytes again, so this changes nothing, even where it may not be done.
+        if self._plan.uploads() and self._store.put_new(STREAM_NAME, found):
+            expected = "conditional writes (If-None-Match: *), which no store may do without here"
+            raise ArchiveDamaged("store", "a write over an object that is there", expected, where)
         self._look_for_ours()
         self._is_described = True
 

@@ -240,6 +240,23 @@ def test_an_object_that_vanishes(streamer: DataStreamer, store: ArchiveStore) ->
         verify_segment(store, segment, None)
 
 
+def test_a_store_that_overwrites_gets_no_segment(streamer: DataStreamer) -> None:
+    with as_s3_user(), s3_server() as port, FaultProxy(port) as proxy:
+        proxy.fault = "overwrites"
+        uploader = Uploader(streamer, s3_store(proxy.port), plan_of(streamer))
+        for _ in range(2):
+            with pytest.raises(ArchiveDamaged, match=r"expected conditional writes \(If-None-Match"):
+                uploader.step()
+        assert not names(s3_store(port))
+        assert (
+            StreamDescription.decode(s3_store(port).get("stream.json") or b"", "")
+            == uploader._plan.description()
+        )
+        proxy.fault = None
+        run(uploader)
+        assert streamer.remote.archived_pages == 128
+
+
 @pytest.mark.parametrize("fault", ["503", "403", "cut", "refused", "lost"])
 def test_a_store_that_is_away_then_back(streamer: DataStreamer, fault: str) -> None:
     with as_s3_user(), s3_server() as port, FaultProxy(port) as proxy:
