@@ -16,11 +16,13 @@ import contextlib
 import html
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["ArchiveStore", "ObjectTail", "StoreOptions", "open_store"]
+
+T = TypeVar("T")
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _RETRY_SECONDS: Final = 10.0
@@ -95,6 +99,41 @@ class ArchiveStore:
         self._folder = folder
         self._has_suffixes = has_suffixes
         self._stores = {1: connect(1)}
+        self._lock = threading.Lock()
+        self._asked: set[Future[Any]] | None = set()
+        """Requests under way; None: closed."""
+
+    def close(self) -> None:
+        """Abandon the requests under way, and begin none."""
+        with self._lock:
+            asked, self._asked = self._asked or set(), None
+        for answer in asked:
+            answer.cancel()
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        """Return what a request returns; it has a thread of its own, so that nobody has to wait for it."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            with contextlib.suppress(InvalidStateError):  # abandoned
+                try:
+                    result = request()
+                except BaseException as error:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(result)
+
+        with self._lock:
+            if self._asked is None:
+                raise CancelledError
+            self._asked.add(answer)
+        threading.Thread(target=run, name="archive-request", daemon=True).start()
+        try:
+            return answer.result()
+        finally:
+            with self._lock:
+                if self._asked is not None:
+                    self._asked.remove(answer)
 
     def _store(self, size: int = 0) -> ObjectStore:
         """Return the store for a request with so many bytes: a slow line needs more time for more."""
@@ -123,7 +162,8 @@ class ArchiveStore:
         with self._errors(name):
             try:
                 # In one request: the library's multipart uploads overwrite what has the name.
-                obstore.put(self._store(size), name, data, mode="create", use_multipart=False)
+                store = self._store(size)
+                self._ask(lambda: obstore.put(store, name, data, mode="create", use_multipart=False))
             except obstore.exceptions.AlreadyExistsError:
                 return False
             except FileNotFoundError as error:  # writing an object needs none
@@ -142,7 +182,7 @@ class ArchiveStore:
 
         with self._errors(name):
             try:
-                return bytes(obstore.get(self._store(), name).bytes())
+                return self._ask(lambda: bytes(obstore.get(self._store(), name).bytes()))
             except FileNotFoundError as error:
                 if _code(error) in _NO_BUCKET:
                     raise
@@ -158,7 +198,8 @@ class ArchiveStore:
 
         with self._errors(name):
             try:
-                return bytes(obstore.get_range(self._store(end - offset), name, start=offset, end=end))
+                store = self._store(end - offset)
+                return self._ask(lambda: bytes(obstore.get_range(store, name, start=offset, end=end)))
             except obstore.exceptions.BaseError as error:
                 if _status(error) == _BEHIND_END:
                     return b""
@@ -172,17 +213,20 @@ class ArchiveStore:
         """
         import obstore
 
+        def tail() -> ObjectTail:
+            got = obstore.get(self._store(size), name, options={"range": {"suffix": size}})
+            return ObjectTail(bytes(got.bytes()), got.meta["size"])
+
         if self._has_suffixes:
             with self._errors(name):
                 try:
-                    got = obstore.get(self._store(size), name, options={"range": {"suffix": size}})
-                    return ObjectTail(bytes(got.bytes()), got.meta["size"])
+                    return self._ask(tail)
                 except obstore.exceptions.BaseError as error:
                     # So some answer for an object that is shorter.
                     if _status(error) != _BEHIND_END:
                         raise
         with self._errors(name):
-            object_size = obstore.head(self._store(), name)["size"]
+            object_size = self._ask(lambda: obstore.head(self._store(), name)["size"])
         offset = max(0, object_size - size)
         return ObjectTail(self.get_range(name, offset, object_size) if object_size else b"", object_size)
 
@@ -202,9 +246,9 @@ class ArchiveStore:
         if after is None and begin:
             after = prefix
         with self._errors(prefix):
-            paths = (
-                meta["path"] for batch in obstore.list(self._store(), folder, offset=after) for meta in batch
-            )
+            batches = iter(obstore.list(self._store(), folder, offset=after))
+            filled = iter(lambda: self._ask(lambda: next(batches, None)), None)
+            paths = (meta["path"] for batch in filled for meta in batch)
             for path in paths if self._folder is None else sorted(paths):
                 if after is not None and path <= after:
                     continue  # not every store begins there
@@ -222,6 +266,8 @@ class ArchiveStore:
             yield
         except ArchiveUnavailable:
             raise
+        except CancelledError as error:
+            raise ArchiveUnavailable(self.address(name), "the archive is being closed") from error
         except (errors.BaseError, OSError, ValueError) as error:
             status, reason = _status(error), _reason(error)
             # A list finds nothing, or has no bucket to look into.

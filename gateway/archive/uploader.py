@@ -112,9 +112,20 @@ class Uploader:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread after its present request; nothing is half done."""
+    def stop(self) -> None:
+        """Tell the thread to end after its present request."""
         self._stop.set()
+
+    def close(self, grace_seconds: float = 0.0) -> None:
+        """End the thread, and close the store; nothing is half done.
+
+        Args:
+            grace_seconds: longest wait for the present request, which is abandoned then.
+        """
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join(grace_seconds)
+        self._store.close()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -136,6 +147,8 @@ class Uploader:
             except Abandoned:
                 return
             except (GatewayError, DatastreamError, OSError) as error:
+                if self._stop.is_set():
+                    return
                 pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
                 self.failures_count += 1
                 if self.last_error != str(error):

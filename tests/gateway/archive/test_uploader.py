@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -361,3 +362,17 @@ def test_the_thread_waits_for_the_store_and_ends_when_it_is_told(
     finally:
         uploader.close()
     assert not uploader._thread.is_alive()
+
+
+def test_nobody_waits_for_a_store_that_is_silent_when_the_archive_is_closed(streamer: DataStreamer) -> None:
+    with as_s3_user(), socket.create_server(("127.0.0.1", 0)) as silent:
+        store = s3_store(silent.getsockname()[1])
+        uploader = Uploader(streamer, store, plan_of(streamer))
+        uploader.start()
+        peer, _ = silent.accept()
+        began = time.monotonic()
+        uploader.close()
+        assert time.monotonic() - began < 2
+        with pytest.raises(ArchiveUnavailable, match=r"stream.json: the archive is being closed"):
+            store.get("stream.json")
+        peer.close()
