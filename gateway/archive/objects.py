@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from cryptography import x509
+
 from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
 from sluice.gateway.errors import Fatal, TlsError
 
@@ -356,16 +358,13 @@ def _config(kind: str, options: StoreOptions) -> dict[str, Any]:
 
 def _authorities(file: Path) -> bytes:
     """Read the file of authorities; raise TlsError if it has none."""
-    from sluice.gateway.transport.pem import certificates_in
-
-    what = "authorities of the archive's store"
     try:
         pem = file.read_bytes()
-    except OSError as error:
-        raise TlsError(
-            what, got=f"{file}: {error.strerror}", expected="a PEM file of certificates"
-        ) from error
-    certificates_in(pem, file, what)
+        x509.load_pem_x509_certificates(pem)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "which has none"
+        what, expected = "authorities of the archive's store", "a PEM file of certificates"
+        raise TlsError(what, got=f"{file}, {reason}", expected=expected) from error
     return pem
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -278,10 +277,7 @@ def test_a_large_object_has_more_time(s3_port: int) -> None:
 
 def test_a_store_whose_certificate_an_authority_of_its_own_signed(s3_port: int, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    pair = authority.issue("store")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(pair.certificate, pair.key)
-    with FaultProxy(s3_port, context) as proxy:
+    with FaultProxy(s3_port, authority.context("store")) as proxy:
         options = StoreOptions(f"https://localhost:{proxy.port}", "eu-west-1", 5.0, 0.3)
         with pytest.raises(ArchiveUnavailable, match="error sending request: UnknownIssuer"):
             open_store(f"s3://{BUCKET}/tls", options).put_new("one", b"x")
