@@ -186,6 +186,13 @@ def test_a_bucket_that_is_not_there(s3_port: int, call: Callable[[ArchiveStore],
         call(open_store("s3://nobody/x", options))
 
 
+def test_an_endpoint_in_the_environment(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
+    store = open_store(f"s3://{BUCKET}/environment")
+    assert store.put_new("one", b"x")
+    assert s3_store(s3_port, "environment").get("one") == b"x"
+
+
 # --- stores that know less than Amazon's --------------------------------------------------------------------
 
 
