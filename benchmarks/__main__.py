@@ -38,6 +38,7 @@ NAMES = (
     "tcp_tls",
     "tcp_live",
     "archive",
+    "archive_latency",
     "catch_up",
     "prepare",
     "stream_read",

@@ -27,6 +27,8 @@ __all__ = ["SET_BYTES", "Chain", "make_chain"]
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SET_BYTES = 64 * 1024
+_STEP = 7_919
+"""Between the places of two items in the pool."""
 _START_SECONDS = 1_767_225_600
 _Request = publish_pb2.PublishStreamRequest
 
@@ -53,6 +55,7 @@ def make_chain(
     published: Sequence[bytes] = (),
     ledger_key: str = f"ed25519:{public_key_hex(KEY)}",
     set_bytes: int = SET_BYTES,
+    pool: bytes = b"",
 ) -> Chain:
     """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body.
 
@@ -65,6 +68,7 @@ def make_chain(
         published: further items of block 0.
         ledger_key: the key that checks the signatures.
         set_bytes: most bytes of items in one item set.
+        pool: the items have bytes of it, each others; empty: zeros.
     """
     tree, previous = StreamingTree(), EMPTY_HASH
     messages, item_count, size_bytes = [], 0, 0
@@ -75,10 +79,12 @@ def make_chain(
             header_item(number, (_START_SECONDS + 2 * number) * SECOND_NS),
             *(published if number == 0 else ()),
         ]
-        items += [
-            field_item(ItemKind.SIGNED_TRANSACTION, stamp + index.to_bytes(4, "big") + payload[12:])
-            for index in range(items_per_block)
-        ]
+        for index in range(items_per_block):
+            if pool:
+                begin = (number * items_per_block + index) * _STEP % (len(pool) - len(payload))
+                payload = pool[begin : begin + len(payload)]
+            content = stamp + index.to_bytes(4, "big") + payload[12:]
+            items.append(field_item(ItemKind.SIGNED_TRANSACTION, content))
         items.append(footer_item(previous, tree.root(), EMPTY_HASH))
         hasher = BlockHasher()
         hasher.add([*items, proof_item(number, bytes(SIGNATURE_SIZE))])

@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def is_bookmark(self) -> bool:
-        """Whether this entry is a bookmark."""
+        """True if this entry is a bookmark."""
         return self.type == BOOKMARK_TYPE
 
 

@@ -133,8 +133,8 @@ class ServerLimits:
     """Interval of timeout checks; at most a quarter of the shorter timeout. go: 5 s."""
 
     linger_seconds: float = 1.0
-    """How long a closing connection waits for its client's end, lest a reset destroys the last answer. Longer
-    while the client takes bytes within the write timeout."""
+    """The time that a closing connection waits for its client's end, lest a reset destroys the last answer;
+    longer while the client takes bytes within the write timeout."""
 
     accept_pause_seconds: float = 0.5
     """Pause of accepting when the process has no file descriptor left (EMFILE)."""

@@ -35,7 +35,7 @@ class Address:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is the wildcard 0.0.0.0 or [::]."""
+        """True if it is the wildcard 0.0.0.0 or [::]."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -47,7 +47,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect to it; a name other than `localhost` counts as public."""
+        """True if only this machine can connect to it; a name other than `localhost` counts as public."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -60,7 +60,7 @@ class GotExpected(GatewayError):
         """The wrong object: a setting, a file, a port, a part of a message."""
         self.got = got
         self.expected = expected
-        """What it should be, in words."""
+        """The right value, in words."""
         self.where = where
         """The place of the object, or ""."""
 

@@ -52,8 +52,8 @@ HEALTH_CHECK_SECONDS: Final = 0.25
 """Time between two updates of the gRPC health service."""
 
 CONTROL_CALL_SECONDS: Final = 15.0
-"""How long a control call waits for its answer, beyond the time that it asks the node to wait: a little more
-than a node needs to finish the blocks in flight."""
+"""The time that a control call waits for its answer, beyond the time that it asks the node to wait: a little
+more than a node needs to finish the blocks in flight."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
 
@@ -79,9 +79,9 @@ HASH_PROCESSES: Final = 2
 """Processes for hashing. One keeps up with the event loop if items have 400 bytes or more."""
 
 THREAD_SWITCH_SECONDS: Final = 0.000_2
-"""How long one thread may keep the interpreter while another waits. With Python's default of 5 ms, the event
-loop would wait that long at each wake-up while a thread hashes short items, and the committing thread would
-wait for the event loop five times in each commit."""
+"""The time that one thread may keep the interpreter while another waits. With Python's default of 5 ms, the
+event loop would wait that long at each wake-up while a thread hashes short items, and the committing thread
+would wait for the event loop five times in each commit."""
 
 LOOP_WATCH_SECONDS: Final = 0.02
 """Time between two samples of the event loop's lateness; a sample costs 20 microseconds."""
@@ -97,10 +97,10 @@ REQUEST_BYTES_MAX: Final = 64 * 1024
 refuses a longer one by its length prefix."""
 
 KEEPALIVE_ANSWER_SECONDS: Final = 10
-"""How long a client may take to answer a ping before its connection is closed."""
+"""The time that a client has to answer a ping before its connection is closed."""
 
 KEEPALIVE_PEER_SECONDS: Final = 10
-"""How long another node may be silent before it is pinged."""
+"""The time that another node may be silent before it is pinged."""
 
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that a client may send on one stream before the node reads them. They do not count as in flight, so
@@ -121,7 +121,7 @@ TLS_FILE_BYTES_MAX: Final = 1 << 20
 # --- peers --------------------------------------------------------------------------------------------------
 
 PEER_STATUS_SECONDS_MAX: Final = 5.0
-"""How long a peer may take to answer `serverStatus`."""
+"""The time that a peer has to answer `serverStatus`."""
 
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two status requests to a peer that is followed live."""

@@ -190,7 +190,7 @@ class PartOrderTimeout(PublisherError):
     """None: no block is stored."""
     seconds: float
     trouble: str | None = None
-    """If no gateway answered."""
+    """The failure, if no gateway answered."""
 
     def __str__(self) -> str:
         waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"

@@ -61,6 +61,8 @@ settings.load_profile("untimed")
 
 STILL_SECONDS = 100.0
 """The time after its limit at which a test counts as hanging."""
+MEMORY_BYTES_MIN = 4 << 30
+"""Room in /dev/shm for the tests of four processes, which have at most 1 GiB each."""
 _STDERR = pytest.StashKey[int]()
 _SCRATCH = pytest.StashKey[Path]()
 _SESSION_TESTS = "session_tests"
@@ -230,17 +232,25 @@ def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> 
                 spark.conf.unset(name)
 
 
-@pytest.fixture
-def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is one: for tests with a disk of their own, as `MemoryDisk`.
-
-    Flushes of the index beside it prove nothing there, and a busy machine takes a second for some.
-    """
+@pytest.fixture(scope="session")
+def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory for this process; on the disk where /dev/shm is small, as in containers."""
     memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
+    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < MEMORY_BYTES_MIN:
+        yield tmp_path_factory.mktemp("memory")
         return
     with tempfile.TemporaryDirectory(prefix="sluice-tests-", dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def memory_path(memory_folder: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one, for a test to which the disk is nothing.
+
+    Such are tests with a disk of their own, as `MemoryDisk`, and rooms whose tests kill processes, and never
+    a machine. A busy machine takes a second for some flushes.
+    """
+    with tempfile.TemporaryDirectory(dir=memory_folder) as folder:
         yield Path(folder)
 
 

@@ -82,7 +82,7 @@ class DeafClient:
             data += more
         return data
 
-    def wait_until_closed(self) -> None:
+    def expect_close(self) -> None:
         """Wait until the server ends the connection; raise TimeoutError if it does not."""
         try:
             while self._socket.recv(4096):

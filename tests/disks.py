@@ -16,12 +16,12 @@ import pytest
 def small_file_system(folder: Path, size_bytes: int) -> Iterator[None]:
     """Mount a tmpfs of that size on a new folder; skip the test where that fails."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
+        pytest.skip("needs root, and the command mount, for a small file system")
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"needs the right to mount (CAP_SYS_ADMIN): {done.stderr.strip()}")
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FLOORS", "arrows", "picture", "room_of"]
+__all__ = ["FLOORS", "arrows", "picture", "room_of", "statements_of", "tree_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -62,6 +62,21 @@ def room_of(path: str) -> tuple[str, str] | None:
 
 
 @cache
+def tree_of(path: str) -> ast.Module:
+    """Parse a file of the repository, once."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+def statements_of(path: str) -> Iterator[ast.AST]:
+    """Yield the module, and everything in it but expressions, which are most of it and have no import."""
+    nodes: list[ast.AST] = [tree_of(path)]
+    while nodes:
+        node = nodes.pop()
+        yield node
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+
+
+@cache
 def arrows() -> dict[tuple[tuple[str, str], tuple[str, str]], list[str]]:
     """Return each pair of rooms (importer, imported) with the places of the imports."""
     found: dict[tuple[tuple[str, str], tuple[str, str]], list[str]] = {}
@@ -69,16 +84,16 @@ def arrows() -> dict[tuple[tuple[str, str], tuple[str, str]], list[str]]:
         for file in sorted((ROOT / package).rglob("*.py")):
             path = str(file.relative_to(ROOT))
             here = room_of(path)
-            for line, target in _imports(file):
+            for line, target in _imports(path):
                 there = room_of(target)
                 if here is not None and there is not None and here != there:
                     found.setdefault((here, there), []).append(f"{path}:{line}")
     return found
 
 
-def _imports(file: Path) -> Iterator[tuple[int, str]]:
+def _imports(path: str) -> Iterator[tuple[int, str]]:
     """Yield line and path of each import from the three packages."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements_of(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -89,8 +104,8 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
             continue
         for name in names:
             top, _, module = name.partition(".")
-            if top == "sluice" and (path := _path_of(module)):
-                yield node.lineno, path
+            if top == "sluice" and (imported := _path_of(module)):
+                yield node.lineno, imported
 
 
 @cache

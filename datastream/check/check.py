@@ -132,7 +132,7 @@ class CheckResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are only notes, and traces that the next opening removes."""
+        """True if there are only notes, and traces that the next opening removes."""
         return not (self.counts[Severity.DAMAGE] or self.counts[Severity.FIXABLE])
 
     def add(
@@ -428,7 +428,7 @@ class _Walk:
     def _check_bookmark(self, bookmark: bytes, number: int, offset: int) -> None:
         result = self._result
         result.bookmark_count += 1
-        if self._index is None or number >= self._covered:
+        if self._index is None:
             return
         try:
             pointed = self._index.get(bookmark)
@@ -436,7 +436,7 @@ class _Walk:
             result.add(Severity.FIXABLE, str(error))
             self._index = None
             return
-        if pointed is None or pointed < number:
+        if number < self._covered and (pointed is None or pointed < number):
             found = "is not in the index" if pointed is None else f"points at entry {pointed} in the index"
             what = f"bookmark {bookmark.hex()} {found}"
             result.add(Severity.FIXABLE, what, offset=offset, number=number)

@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the shorter stream is a beginning of the longer one."""
+        """True if the shorter stream is a beginning of the longer one."""
         return self.difference is None
 
 

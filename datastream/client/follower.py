@@ -90,7 +90,7 @@ class StreamFollower(FollowerBase):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server streams to this follower."""
+        """True if a server streams to this follower."""
         return self._client is not None
 
     async def run(self, on_entry: Callable[[Entry], object]) -> None:

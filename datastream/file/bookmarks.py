@@ -107,12 +107,12 @@ class Notes:
 
     @property
     def has_pending(self) -> bool:
-        """Whether any note waits for a batch."""
+        """True if any note waits for a batch."""
         return bool(self._pending)
 
     @property
     def is_writing(self) -> bool:
-        """Whether the fate of a batch with notes is unknown."""
+        """True if the fate of a batch with notes is unknown."""
         return bool(self._writing)
 
     def get(self, key: bytes) -> bytes | None:
@@ -213,11 +213,11 @@ class BookmarkIndex:
         self.fingerprint_at: Callable[[int], bytes] | None = None
         """Returns the fingerprint of the stream's first entries."""
         self.was_opened_by_another = False
-        """Whether a Go program had the DB open since our last batch, so its count may be wrong."""
+        """True if a Go program had the DB open since our last batch, so its count may be wrong."""
         self.sums_hold = False
-        """Whether checksums are valid: no program that ignores them has written the stream since."""
+        """True if checksums are valid: no program that ignores them has written the stream since."""
         self.damage: str | None = None
-        """Why an empty DB replaced a damaged one."""
+        """The reason why an empty DB replaced a damaged one."""
         self._shared_lock: SharedFolderLock | None = None
         self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
@@ -335,7 +335,7 @@ class BookmarkIndex:
 
     @property
     def lacks_bookmarks(self) -> bool:
-        """Whether bookmarks of covered entries are missing: a power failure took batches, or files were lost.
+        """True if bookmarks of covered entries are missing: a power failure took batches, or files were lost.
 
         LevelDB loses the newest batches first, so one bookmark of the last batch tells.
         """
@@ -348,7 +348,7 @@ class BookmarkIndex:
 
     @property
     def was_changed_by_another(self) -> bool:
-        """Whether bookmarks past the count may be those of a program that rolled back or truncated."""
+        """True if bookmarks past the count may be those of a program that rolled back or truncated."""
         return self.was_opened_by_another or bool(self._database.is_old)
 
     def _number_in_database(self, bookmark: bytes) -> int | None:

@@ -55,7 +55,7 @@ class Committer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a commit was begun and is not finished."""
+        """True if a commit was begun and is not finished."""
         return self._begun is not None
 
     @property

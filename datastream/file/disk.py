@@ -237,7 +237,7 @@ class RealDisk:
         self._is_writable = writable
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
-        """Whether the file system overwrites in place; None: unknown yet."""
+        """True if the file system overwrites in place; None: unknown yet."""
         self.append = self._window.write  # type: ignore[method-assign]
         if writable:
             after_fork.add(self)

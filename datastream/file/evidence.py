@@ -48,7 +48,7 @@ class Tail(NamedTuple):
     end: int
     """The offset just past the last of them."""
     is_all: bool
-    """Whether these are all; otherwise the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
+    """True if these are all; otherwise the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
 
     def __str__(self) -> str:
         if not self.entry_count:
@@ -63,13 +63,13 @@ class Evidence:
     file: StreamFile
     """`refusal` is set if its entries do not lead to the header's totals."""
     index_count: int | None
-    """How many entries the index covers; None if it does not say, or is not believed."""
+    """The number of entries that the index covers; None if it does not say, or is not believed."""
     index_totals: Committed | None
     """This count and its length, if the file still holds the entries as the index knew them."""
     index_is_of_file: bool
-    """Whether an index that is ahead belongs to this stream."""
+    """True if an index that is ahead belongs to this stream."""
     has_index: bool = True
-    """Whether there was an index, even an empty or damaged one."""
+    """True if there was an index, even an empty or damaged one."""
 
     @property
     def header(self) -> StreamHeader:
@@ -78,7 +78,7 @@ class Evidence:
 
     @property
     def index_is_ahead(self) -> bool:
-        """Whether the index covers more than the header counts."""
+        """True if the index covers more than the header counts."""
         return self.index_count is not None and self.index_count > self.file.committed.total_entries
 
     def entries_behind(self) -> Iterator[tuple[Entry, int]]:

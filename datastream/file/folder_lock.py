@@ -88,7 +88,7 @@ class FolderLock:
             _held[self._key] = self
             after_fork.add(self)
         self.was_opened_by_go = _was_opened_by_go(folder)
-        """Whether goleveldb was the last to open the folder before."""
+        """True if goleveldb was the last to open the folder before."""
 
     def check(self) -> None:
         """Raise OSError if the folder was deleted or replaced: others would miss this lock."""

@@ -99,7 +99,7 @@ class IndexDatabase:
             own_folder(folder).mkdir(exist_ok=True)
             self._own = open_database(str(own_folder(folder)))
             self.is_old = self.bookmarks.get(COVERED_KEY) is not None
-            """Whether an earlier version was the last to write: our keys are in the shared DB."""
+            """True if an earlier version was the last to write: our keys are in the shared DB."""
         except BaseException:
             self.close()
             raise

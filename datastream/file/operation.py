@@ -118,7 +118,7 @@ CALL_NAMES: dict[Call, str] = {
 
 
 class Wrong(Enum):
-    """Why a call is refused; the value is the error's class."""
+    """The reason why a call is refused; the value is the error's class."""
 
     ALREADY_OPEN = OperationAlreadyOpen
     NOT_OPEN = NoOperationOpen

@@ -245,7 +245,7 @@ class PageSums:
         self.prover: Callable[[int], object] | None = None
         """Proves a page without a sum, then calls `adopt` or `found_fault`; see `prove_with`."""
         self.adopts = True
-        """Whether sound entries earn a page its sum, without a prover."""
+        """True if sound entries earn a page its sum, without a prover."""
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when `bad` has changed."""
         self.lock = threading.RLock()
@@ -253,7 +253,7 @@ class PageSums:
         self._file = file
         self._notes: Notes | None = None
         self._not_proved: dict[int, str] = {}
-        """What is wrong with pages of the archive that were just looked at."""
+        """The faults of pages of the archive that were just read, by page."""
         self._states = bytearray()
         self._readable = PageState.GOOD | PageState.UNSUMMED
 

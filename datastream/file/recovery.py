@@ -32,7 +32,7 @@ class FileState(Enum):
 
 
 class TailState(Enum):
-    """Whether everything past `total_length` is zero, as our padding and unused pages are."""
+    """True if everything past `total_length` is zero, as our padding and unused pages are."""
 
     ZERO = auto()
     NOT_ZERO = auto()
@@ -57,7 +57,7 @@ class IndexState(Enum):
 
 
 class UpdateState(Enum):
-    """Whether a crash interrupted an update in place."""
+    """True if a crash interrupted an update in place."""
 
     NONE = auto()
     UNFINISHED = auto()

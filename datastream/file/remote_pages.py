@@ -18,7 +18,7 @@ The bookmark folder keeps the mark and a record of each archived segment, which 
 pages:
 
     SHA-256 of its pages, 32 bytes
-    for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its SHA-256
+    for each page: u64 first entry, u32 data end, u32 frame size, u32 CRC32C, 16 bytes of its BLAKE3
 
 Fetched bytes count only if they have that digest: an archive is not believed. A node that began with an
 archive has zeros there: it proves the blocks on a page once, and then keeps its digest under DIGEST_KEY.
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import struct
 import tempfile
@@ -41,6 +40,8 @@ from functools import lru_cache
 from io import BufferedRandom
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from blake3 import blake3
 
 from sluice.datastream.errors import PageNotLocal, PageUnchecked
 from sluice.datastream.layout import PAGE_SIZE, page_number_of, page_start
@@ -71,6 +72,8 @@ CACHE_BYTES: Final = 1 << 30
 """Default size of the cache."""
 FOLIO_BYTES: Final = 1 << 21
 """The largest folio of the page cache; folios are aligned to their size."""
+PUNCH_BYTES: Final = 2 * FOLIO_BYTES
+"""Of one hole."""
 GONE_DIGEST: Final = bytes(32)
 """In place of the digest of a segment that is in no archive: its pages are gone for good."""
 _U64: Final = struct.Struct(">Q")
@@ -102,16 +105,19 @@ def punch(fd: int, size: int, offset: int) -> None:
 
 
 def punch_pages(fd: int, begin: int, end: int) -> None:
-    """Give data pages of a stream file back to the file system, as far as whole folios go."""
+    """Give data pages of a stream file back to the file system, as far as whole folios go.
+
+    A write to the file waits for a hole that is being made, some 20 ms for one of 64 MiB. So it makes many.
+    """
     start = -(-page_start(begin) // FOLIO_BYTES) * FOLIO_BYTES
     stop = page_start(end) // FOLIO_BYTES * FOLIO_BYTES
-    if start < stop:
-        punch(fd, stop - start, start)
+    for offset in range(start, stop, PUNCH_BYTES):
+        punch(fd, min(PUNCH_BYTES, stop - offset), offset)
 
 
 def digest_of(page: bytes) -> bytes:
-    """Return the digest of a page: 16 bytes of its SHA-256."""
-    return hashlib.sha256(page).digest()[:16]
+    """Return the digest of a page: 16 bytes of its BLAKE3."""
+    return blake3(page).digest(16)
 
 
 class ArchivedPage(NamedTuple):

@@ -259,7 +259,7 @@ class DataStreamer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a begun commit waits to be finished."""
+        """True if a begun commit waits to be finished."""
         return self._committer.has_begun
 
     def begin_commit(self) -> None:

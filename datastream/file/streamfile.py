@@ -132,7 +132,7 @@ class StreamFile:
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
-        """Why opening would refuse the file, unless an unfinished update or a damaged page explains it."""
+        """The reason to refuse the file, unless an unfinished update or a damaged page explains it."""
         self.tables: PageTables = NoPageTables()
         """Tables of pages from earlier openings, once the bookmark folder is open."""
         self.sums = PageSums(self)

@@ -125,7 +125,7 @@ class Changer:
         self._record_left = False
         """The DB may hold a record that must not be followed."""
         self.overdue = False
-        """Whether `finish` has something to do. Set in advance, so that Ctrl-C cannot come between."""
+        """True if `finish` has something to do. Set in advance, so that Ctrl-C cannot come between."""
 
     def finish(self) -> None:
         """Finish an interrupted update, or raise OSError or BookmarksUnavailable."""

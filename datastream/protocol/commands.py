@@ -291,7 +291,7 @@ class CommandCore:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes of a further command have come."""
+        """True if bytes of a further command have come."""
         return bool(self._buffer)
 
     def receive_end(self) -> None:

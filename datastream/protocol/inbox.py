@@ -63,7 +63,7 @@ class Inbox:
 
     @property
     def is_in_range(self) -> bool:
-        """Whether entries of a range are still to come."""
+        """True if entries of a range are still to come."""
         return self._range_end is not None
 
     def feed(self, data: bytes, while_doing: str) -> None:

@@ -87,9 +87,9 @@ class PacketReader:
     def __init__(self) -> None:
         self._rest = b""
         self.awaits_range_end = False
-        """Whether a range end follows the next Result, if that is OK. Set by who asks for a range."""
+        """True if a range end follows the next Result, if that is OK. Set by who asks for a range."""
         self._is_range_end = False
-        """Whether the next packet is a range end."""
+        """True if the next packet is a range end."""
 
     def feed(self, data: bytes) -> list[Packet]:
         """Add bytes; return the packets that they complete, in order.

@@ -95,7 +95,7 @@ SEND_BYTES_PER_ITERATION = 24 << 20
 More clients get shorter slots: a whole page for each of a hundred delayed live clients by 100 ms.
 """
 TLS_COST = 4
-"""How many times as long as `sendfile` it takes to read and encrypt a byte, and send it."""
+"""The time to read, encrypt and send a byte, as a multiple of that of `sendfile`."""
 SEND_BYTES_PER_SLOT = 1 << 20
 """Most bytes sent to one client in one slot: one data page."""
 SEND_BYTES_PER_SLOT_MIN = 1 << 16
@@ -319,7 +319,7 @@ class Connection:
         self._end_at = _NONE
         """Stream up to here, then close."""
         self._range_end = _NONE
-        """Where the range that is under way ends; _NONE without one."""
+        """The end of the range that is under way; _NONE without one."""
         self._closing = False
         self._ended = False
         """The client closed its sending side."""
@@ -745,7 +745,7 @@ class Connection:
 
     @property
     def _has_unsent(self) -> bool:
-        """Whether bytes that count as sent wait for room in the kernel."""
+        """True if bytes that count as sent wait for room in the kernel."""
         return self._secure is not None and self._secure.has_unsent
 
     def _sent(self, count: int) -> None:

@@ -45,7 +45,7 @@ class Places(Generic[Client]):
 
     @property
     def are_taken(self) -> bool:
-        """Whether all places are taken."""
+        """True if all places are taken."""
         return len(self) >= self._count_max
 
     def who_gives_way(self, address: str) -> Client | None:

@@ -59,7 +59,7 @@ class SecureSocket:
         receive_bytes: int = RECEIVE_BYTES,
     ) -> None:
         self.may_hold_data = True
-        """Whether `read_into` may find more without another event of the socket.
+        """True if `read_into` may find more without another event of the socket.
 
         uvloop reports a reset once, so whoever left bytes in the kernel must come back for them.
         """
@@ -76,7 +76,7 @@ class SecureSocket:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether encrypted bytes wait for room in the kernel; `send` waits for them."""
+        """True if encrypted bytes wait for room in the kernel; `send` waits for them."""
         return bool(self._unsent)
 
     @property

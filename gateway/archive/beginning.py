@@ -9,7 +9,8 @@ the node checks both before it serves anybody (`store.last_block`). That proves 
 indexes. The folder keeps a digest of each segment's, and a page that is read for the first time has its
 blocks compared with them (`store.page_blocks`).
 
-The stream file comes last, so a folder without one is begun again.
+A file marks the folder until the last block is proved. While it is there the folder is begun again: what an
+interrupted beginning, or an archive that was refused, left there is no node's.
 
 Source: docs/archive.md.
 """
@@ -61,7 +62,7 @@ from sluice.gateway.regular_files import make_folder, replace_file
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME, Snapshot, pack
 from sluice.gateway.store.evidence import STREAM_FILE_NAME
 
-__all__ = ["begin_from_archive", "read_segment_index", "roots_digest", "segment_names"]
+__all__ = ["begin_from_archive", "keep_beginning", "read_segment_index", "roots_digest", "segment_names"]
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ THREADS: Final = 16
 LOG_SEGMENTS: Final = 1_024
 """Segments between two log lines."""
 _MARK_NAME: Final = ".archive-start"
-"""A file that is there while a folder is begun."""
+"""A file that is there until the last block of a begun folder is proved."""
 
 
 def begin_from_archive(
@@ -80,12 +81,12 @@ def begin_from_archive(
     """Begin a node's data folder from an archive, if the folder is new and the archive has blocks.
 
     Args:
-        data_dir: empty, or left by an interrupted beginning; else nothing is done.
+        data_dir: empty, or left by a beginning that was interrupted or refused; else nothing is done.
         stream_type: of the node's settings.
         go_on: called again and again; what it raises ends the beginning.
 
     Returns:
-        Whether the folder was begun.
+        Whether the folder was begun. It counts once `keep_beginning` was called.
 
     Raises:
         ArchiveDamaged: the archive contradicts itself.
@@ -94,12 +95,14 @@ def begin_from_archive(
     """
     make_folder(data_dir)
     mark, path = data_dir / _MARK_NAME, data_dir / STREAM_FILE_NAME
-    if path.exists():
-        mark.unlink(missing_ok=True)
-        return False
-    if mark.exists():  # what an interrupted beginning left
+    if mark.exists():
+        path.unlink(missing_ok=True)
         shutil.rmtree(bookmarks_folder(path), ignore_errors=True)
         (data_dir / SNAPSHOT_NAME).unlink(missing_ok=True)
+        flush_folder(data_dir)
+        keep_beginning(data_dir)
+    elif path.exists():
+        return False
     elif bookmarks_folder(path).exists() or any(data_dir.glob("*.json")):
         return False  # the node's files are lost, or elsewhere: the opening says so
     description = store.get(STREAM_NAME)
@@ -115,13 +118,20 @@ def begin_from_archive(
         log.info("the archive has no whole block yet", extra=fields(archive=store.url))
         return False
     mark.touch()
-    _write(path, store, stream, segments)
-    mark.unlink()
     flush_folder(data_dir)
+    _write(path, store, stream, segments)
     last = segments[-1].index.blocks[-1].number
     extra = fields(archive=store.url, segments=len(segments), last_block=last)
     log.info("data folder begun from the archive", extra=extra)
     return True
+
+
+def keep_beginning(data_dir: Path) -> None:
+    """Have a folder count as a node's, durably: its last block is proved."""
+    mark = data_dir / _MARK_NAME
+    if mark.exists():
+        mark.unlink()
+        flush_folder(data_dir)
 
 
 def _refuse_other(stream: StreamDescription, store: ArchiveStore, stream_type: int) -> None:
@@ -171,7 +181,7 @@ def read_segment_index(store: ArchiveStore, name: SegmentName) -> SegmentObject:
     tail = store.get_tail(text, INDEX_BYTES)
     data, size = tail.data, index_size(tail.data, where)
     if len(data) < size <= tail.object_size:
-        data = store.get_range(text, tail.object_size - size, tail.object_size)
+        data = bytes(store.get_range(text, tail.object_size - size, tail.object_size))
     return read_index(name, data, tail.object_size, where)
 
 

@@ -1,6 +1,7 @@
 """A process that builds the object of a segment, so that the node's threads do not wait for it.
 
-    python -m sluice.gateway.archive.build_process STREAM_FD OBJECT_FD FIRST_PAGE FIRST_ENTRY BLOCK_BEGIN
+    python -m sluice.gateway.archive.build_process STREAM_FD OBJECT_FD FIRST_PAGE FIRST_ENTRY
+        BLOCK_BEGIN NICENESS
 
 It reads the pages from one descriptor, writes the object to the other, and prints JSON: the digest of all
 pages and that of each; or what is wrong with a page. Python walks a page of small entries in 5 ms, with its
@@ -30,7 +31,6 @@ from sluice.gateway.archive.segment import (
 
 __all__ = ["Abandoned", "build", "main"]
 
-NICENESS: Final = 10
 LOOK_SECONDS: Final = 0.1
 """Time between two looks whether the building was abandoned."""
 
@@ -46,6 +46,7 @@ def build(
     block_begin: int | None,
     file: IO[bytes],
     is_abandoned: Callable[[], bool] = lambda: False,
+    niceness: int = 0,
 ) -> SegmentObject:
     """Build a segment's object in a process of its own, into a file.
 
@@ -55,6 +56,7 @@ def build(
         block_begin: as in `SegmentBuilder`.
         file: empty, to be written.
         is_abandoned: looked at again and again.
+        niceness: of the process, more than that of the calling thread.
 
     Raises:
         Abandoned: it was.
@@ -63,7 +65,7 @@ def build(
     # For reading: while the descriptor itself lives on in a process, nobody else may open the stream.
     reading_fd = os.open(f"/proc/self/fd/{stream_fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        words = map(str, (reading_fd, file.fileno(), first_page, first_number, block_begin))
+        words = map(str, (reading_fd, file.fileno(), first_page, first_number, block_begin, niceness))
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, *words],
             stdin=subprocess.DEVNULL,
@@ -99,9 +101,11 @@ def build(
     return segment
 
 
-def main(stream: str, target: str, first_page: str, first_number: str, block_begin: str) -> None:
+def main(
+    stream: str, target: str, first_page: str, first_number: str, block_begin: str, niceness: str
+) -> None:
     """Build the object in this process."""
-    os.nice(NICENESS)
+    os.nice(int(niceness))
     builder = SegmentBuilder(int(first_page), None if block_begin == "None" else int(block_begin))
     number = int(first_number)
     for page_number in range(builder.first_page, builder.first_page + SEGMENT_PAGES):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import mmap
 import os
 import re
 import threading
@@ -54,6 +55,8 @@ _NOT_FOUND: Final = 404
 _BEHIND_END: Final = 416
 _AZURE_SCHEMES: Final = ("az", "azure", "abfs", "abfss")
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes that are read from a file at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +161,12 @@ class ArchiveStore:
         """
         import obstore
 
-        size = len(data) if isinstance(data, bytes) else data.seek(0, os.SEEK_END)
-        if not isinstance(data, bytes):
-            data.seek(0)
         with self._errors(name):
+            content = data if isinstance(data, bytes) else _read_all(data)
             try:
                 # In one request: the library's multipart uploads overwrite what has the name.
-                store = self._store(size)
-                self._ask(lambda: obstore.put(store, name, data, mode="create", use_multipart=False))
+                store = self._store(len(content))
+                self._ask(lambda: obstore.put(store, name, content, mode="create", use_multipart=False))
             except obstore.exceptions.AlreadyExistsError:
                 return False
             except FileNotFoundError as error:  # writing an object needs none
@@ -190,8 +191,8 @@ class ArchiveStore:
                     raise
                 return None
 
-    def get_range(self, name: str, offset: int, end: int) -> bytes:
-        """Read bytes of an object, fewer at its end.
+    def get_range(self, name: str, offset: int, end: int) -> memoryview:
+        """Read bytes of an object, fewer at its end; they are not copied, which would hold Python's lock.
 
         Raises:
             ArchiveUnavailable: the store did not give them, or there is no such object.
@@ -201,10 +202,10 @@ class ArchiveStore:
         with self._errors(name):
             try:
                 store = self._store(end - offset)
-                return self._ask(lambda: bytes(obstore.get_range(store, name, start=offset, end=end)))
+                return self._ask(lambda: memoryview(obstore.get_range(store, name, start=offset, end=end)))
             except obstore.exceptions.BaseError as error:
                 if _status(error) == _BEHIND_END:
-                    return b""
+                    return memoryview(b"")
                 raise
 
     def get_tail(self, name: str, size: int) -> ObjectTail:
@@ -230,7 +231,9 @@ class ArchiveStore:
         with self._errors(name):
             object_size = self._ask(lambda: obstore.head(self._store(), name)["size"])
         offset = max(0, object_size - size)
-        return ObjectTail(self.get_range(name, offset, object_size) if object_size else b"", object_size)
+        return ObjectTail(
+            bytes(self.get_range(name, offset, object_size)) if object_size else b"", object_size
+        )
 
     def names(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Yield the names of the objects in a folder, in order, behind a name.
@@ -396,6 +399,17 @@ def _code(error: Exception) -> str | None:
 
 def _no_bucket(error: Exception) -> str:
     return f"no such bucket or container ({_reason(error)})"
+
+
+def _read_all(file: IO[bytes]) -> mmap.mmap:
+    """Read a file into memory without holding Python's lock, for which the node's event loop would wait."""
+    size = os.fstat(file.fileno()).st_size
+    memory = mmap.mmap(-1, size)
+    for offset in range(0, size, _PIECE_BYTES):
+        piece = memoryview(memory)[offset : min(offset + _PIECE_BYTES, size)]
+        if os.preadv(file.fileno(), [piece], offset) != len(piece):
+            raise OSError(f"{size} bytes of an object cannot be read from its file")
+    return memory
 
 
 def _reason(error: Exception) -> str:

@@ -67,6 +67,8 @@ class ArchiveReader:
         self._remote = remote = streamer.remote
         self._roots = lru_cache(ROOTS_KEPT)(self._read_roots)
         self._run_pages_max = max(1, min(read_ahead_pages, remote.cache_pages_max // 16))
+        self._ahead_pages = self._run_pages_max * (2 * READ_AHEAD_THREADS - 1) // 2
+        """A run begins at most so far ahead of who reads on, so each thread has one to read."""
         self._lock = threading.Lock()
         self._running: dict[int, _Run] = {}
         """By page."""
@@ -157,7 +159,7 @@ class ArchiveReader:
 
     def _read_ahead(self, page_number: int) -> None:
         """Begin the run after a cached page, if a reader comes near its end; hold the lock."""
-        for following in range(page_number + 1, page_number + 1 + self._run_pages_max // 2):
+        for following in range(page_number + 1, page_number + 1 + self._ahead_pages):
             wanted = self._places.get(following, 0)
             if wanted >= 4 and following < self._remote.end and not self._is_known(following):
                 self._threads.submit(self._read, self._begin(following))

@@ -259,7 +259,9 @@ class SegmentObject:
         position = first_page - self.first_page
         return self.frame_places[position], self.frame_places[position + count]
 
-    def pages_of(self, frames: bytes, first_page: int, count: int, where: str) -> Iterator[bytes]:
+    def pages_of(
+        self, frames: bytes | memoryview, first_page: int, count: int, where: str
+    ) -> Iterator[bytes]:
         """Yield pages, from the bytes of their frames.
 
         Raises:
@@ -381,7 +383,7 @@ def _compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL, write_checksum=False, write_content_size=True)
 
 
-def decode_page(frame: bytes, crc: int | None, where: str) -> bytes:
+def decode_page(frame: bytes | memoryview, crc: int | None, where: str) -> bytes:
     """Return the bytes of a page, from its frame.
 
     Args:

@@ -2,9 +2,10 @@
 
     local pages ──► segment ──► store ──► read back, compared ──► noted, flushed ──► pages given up
 
-A thread does it, at low priority, with backoff for ever. Objects are named by their contents and written
-once, so several nodes of a chain upload side by side. Another name for the same pages means that another node
-has other entries: then nothing is uploaded, and no page given up, until somebody has looked.
+A thread does it, with backoff for ever. Another gives pages up while a segment is under way.
+Objects are named by their contents and written once, so several nodes of a chain upload side by side. Another
+name for the same pages means that another node has other entries: then nothing is uploaded, and no page given
+up, until somebody has looked.
 
 Source: docs/archive.md; docs/spec/archive.md.
 """
@@ -55,11 +56,18 @@ LOOK_SECONDS: Final = 1.0
 """Time between two looks for a full segment."""
 WAIT_SECONDS: Final = 30.0
 """Time between two looks for a segment that another node uploads."""
-NICENESS: Final = 10
-"""Of the thread."""
+ROOM_SECONDS: Final = 0.2
+"""Time between two looks for pages to give up."""
+ROOM_PAGES: Final = 16
+"""Each giving up flushes the marks, so it is of so many pages while a segment is under way."""
+NICENESS: Final = 19
+"""Of the process that builds a segment. A thread of ours is not nice: where it waits for a processor with
+Python's lock held, the event loop waits, too."""
 ROOM_BYTES: Final = 256 << 20
 """A disk with less room is full soon."""
 _READ_BACK_BYTES: Final = 8 << 20
+_COMPARED_BYTES: Final = 1 << 19
+"""Python compares with its lock held, for which the node's event loop would wait."""
 _PAGES_AT_ONCE: Final = 8
 
 
@@ -81,7 +89,7 @@ class UploaderPlan:
 
 
 class Uploader:
-    """Uploads one stream. `start` starts its thread, `close` ends it."""
+    """Uploads one stream. `start` starts its threads, `close` ends them."""
 
     def __init__(
         self,
@@ -99,6 +107,9 @@ class Uploader:
         self._is_described = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
+        self._room_thread = threading.Thread(target=self._make_room, name="archive-room", daemon=True)
+        self._marks = threading.Lock()
+        """Held to move a mark: each thread moves one, and both are written together."""
         self.last_error: str | None = None
         """Why the last attempt failed; None: it did not."""
         self.failures_count = 0
@@ -109,15 +120,16 @@ class Uploader:
         """Segments that this process uploaded."""
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._thread.start()
+        self._room_thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end after its present request."""
+        """Tell the threads to end after the present request."""
         self._stop.set()
 
     def close(self, grace_seconds: float = 0.0) -> None:
-        """End the thread, and close the store; nothing is half done.
+        """End the threads, and close the store; nothing is half done.
 
         Args:
             grace_seconds: longest wait for the present request, which is abandoned then.
@@ -126,8 +138,9 @@ class Uploader:
         if self._thread.ident is not None:
             self._thread.join(grace_seconds)
         self._store.close()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in (self._thread, self._room_thread):
+            if thread.ident is not None:
+                thread.join()
 
     @property
     def behind_pages(self) -> int:
@@ -135,8 +148,6 @@ class Uploader:
         return max(0, self._streamer.sums.full_count - self._streamer.remote.archived_pages)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stop.is_set():
             try:
                 is_done = self.step()
@@ -196,7 +207,8 @@ class Uploader:
                 streamer.header, total_length=segment.total_length, total_entries=segment.entries_end
             )
             self._store.put_new(header_name(end_page), compressed_header(header))
-        streamer.note_archived(stored.record)
+        with self._marks:
+            streamer.note_archived(stored.record)
         self.uploaded_count += is_new
         extra = fields(pages=f"{first_page}-{end_page - 1}", bytes=size, uploaded=is_new)
         log.info("segment archived", extra=extra)
@@ -250,10 +262,17 @@ class Uploader:
             None if begin is None else begin(first_number),
             file,
             self._stop.is_set,
+            0 if self._falls_behind else NICENESS,
         )
         for page_number, page in enumerate(segment.index.pages, first_page):
             sums.confirm(page_number, page.crc32c)
         return segment
+
+    @property
+    def _falls_behind(self) -> bool:
+        """Whether the disk would soon have more than the local window, at low priority."""
+        window = self._plan.local_bytes // PAGE_SIZE
+        return bool(window) and self.behind_pages > max(2 * SEGMENT_PAGES, window // 2)
 
     def _names(self, first_page: int) -> list[str]:
         return [name for name in self._store.names(segment_prefix(first_page)) if segment_of(name)]
@@ -262,9 +281,8 @@ class Uploader:
         """Raises ArchiveDamaged if the archive has other pages in place of these."""
         ours = segment_name(*segment.name)
         others = [name for name in self._names(segment.first_page) if name != ours]
-        self.disagreement = None
+        self.disagreement = f"{self._store.address(others[0])}, here {ours}" if others else None
         if others:
-            self.disagreement = f"{self._store.address(others[0])}, here {ours}"
             raise ArchiveDamaged(
                 f"pages {segment.first_page} to {segment.first_page + SEGMENT_PAGES - 1}",
                 ", ".join(others),
@@ -274,8 +292,17 @@ class Uploader:
 
     # --- giving up ------------------------------------------------------------------------------------------
 
-    def _give_up(self) -> bool:
-        """Give pages up that are archived and outside of the local window; return whether there were any."""
+    def _make_room(self) -> None:
+        while not self._stop.wait(ROOM_SECONDS):
+            with contextlib.suppress(DatastreamError, OSError):  # the other thread meets it, too, and tells
+                self._give_up(ROOM_PAGES)
+
+    def _give_up(self, least: int = 1) -> bool:
+        """Give pages up that are archived and outside of the local window; return whether there were any.
+
+        Args:
+            least: fewer pages stay.
+        """
         plan, streamer, remote = self._plan, self._streamer, self._streamer.remote
         if not plan.local_bytes or self.disagreement is not None:
             return False
@@ -283,10 +310,11 @@ class Uploader:
         end = min(remote.archived_pages, full_count - max(SEGMENT_PAGES, plan.local_bytes // PAGE_SIZE))
         if plan.keeps_from is not None:
             end = min(end, streamer.page_of_entry(plan.keeps_from()))
-        if end <= max(remote.end, 1):
-            return False
-        before = remote.end
-        return streamer.release_pages(end) > before
+        with self._marks:
+            before = remote.end
+            if end < max(before, 1) + least:
+                return False
+            return streamer.release_pages(end) > before
 
 
 def _object_file(folder: Path, room_bytes: int) -> IO[bytes]:
@@ -313,11 +341,16 @@ def verify_segment(
     where = store.address(name)
     if written is not None:
         size = written.seek(0, os.SEEK_END)
-        for offset in range(0, size + 1, _READ_BACK_BYTES):  # in parts, as Python compares with its lock held
+        for offset in range(0, size, _READ_BACK_BYTES):
             end = min(offset + _READ_BACK_BYTES, size)
-            expected = os.pread(written.fileno(), end - offset, offset)
-            if expected and store.get_range(name, offset, end) != expected:
-                raise ArchiveDamaged("object", "other bytes", "those that were written", where)
+            got = store.get_range(name, offset, end)
+            for place in range(0, end - offset, _COMPARED_BYTES):
+                piece = bytes(got[place : place + _COMPARED_BYTES])
+                if (
+                    os.pread(written.fileno(), min(_COMPARED_BYTES, end - offset - place), offset + place)
+                    != piece
+                ):
+                    raise ArchiveDamaged("object", "other bytes", "those that were written", where)
         if store.get_tail(name, 1).object_size != size:
             raise ArchiveDamaged("object", "another size", f"{size} bytes", where)
         return segment

@@ -58,7 +58,7 @@ class Chain:
 
     @property
     def anchor_note(self) -> str | None:
-        """What a chain that begins after block 0 does not check, in words; else None."""
+        """The checks that a chain omits as it begins after block 0, in words; else None."""
         if self._tree is not None:
             return None
         return (

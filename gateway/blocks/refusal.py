@@ -12,7 +12,7 @@ __all__ = ["FAULTS", "Fault", "Refusal", "RefusalKind"]
 
 
 class Fault(Enum):
-    """Who has to change something before the block can be accepted."""
+    """The party that has to change something before the block can be accepted."""
 
     SENDER = "whoever made or delivered the block: it was checked, and is wrong"
     NODE = "this node: it lacks what the proof is checked with"
@@ -62,7 +62,7 @@ class Refusal:
 
     kind: RefusalKind
     what: str
-    """What is wrong, e.g. `footer field 1 (previous_block_root_hash)`."""
+    """The wrong part, e.g. `footer field 1 (previous_block_root_hash)`."""
     got: str  # short enough for a log line
     expected: str
 

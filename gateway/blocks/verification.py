@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
     summary: BlockSummary
     """With the root that the proofs fit."""
     published: LedgerData | None
-    """What block 0 publishes, which has checked its proof."""
+    """The ledger data that block 0 publishes, which have checked its proof."""
     is_root_signed: bool  # a checked proof signs the root hash
 
 
@@ -49,7 +49,7 @@ class BlockVerifier:
 
     @property
     def awaits_block_0(self) -> bool:
-        """Whether block 0 has still to bring the ledger data."""
+        """True if block 0 has still to bring the ledger data."""
         proofs = self.proofs
         return proofs.mode == "full" and proofs.ledger is None and proofs.keys.takes_tss_from_block_0
 

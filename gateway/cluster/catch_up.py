@@ -61,7 +61,7 @@ class CatchUpRules:
     """The first backoff."""
     backoff_max_ns: int = 60_000_000_000
     unconfirmed_ns: int = 60_000_000_000
-    """How long a node pursues a target that no peer confirms; 0: for ever."""
+    """The time that a node pursues a target that no peer confirms; 0: for ever."""
     ahead_blocks_max: int = TOLD_AHEAD_BLOCKS_MAX
 
 
@@ -126,7 +126,7 @@ FOLLOWED: Final[dict[tuple[AttemptOutcome, Told], PeerBackoff]] = {
 nothing wakes it when the peer recovers. They exclude a peer that told of blocks and did not send them."""
 
 _LITTLE_MAX: Final = 3
-"""How often `PeerBackoff.RISING_A_LITTLE` doubles: a peer that recovers must not be left alone for long."""
+"""The doublings of `PeerBackoff.RISING_A_LITTLE`: a peer that recovers must not be left alone for long."""
 
 _NO_ATTEMPT: Final = frozenset(
     {AttemptOutcome.RACED, AttemptOutcome.ITSELF, AttemptOutcome.STANDBY, AttemptOutcome.CLOSED}
@@ -150,7 +150,7 @@ class Pause:
     """Try no peer for now."""
 
     until_ns: int | None
-    """When to call `step` again; None: after `aim`."""
+    """The time of the next call of `step`; None: after `aim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class _Peer:
     stalled_at_number: int | None = None
     """The block that the node needed when the peer last stalled."""
     stalled_count: int = 0
-    """How often in a row it stalled at that block."""
+    """The number of times in a row that it stalled at that block."""
 
 
 @dataclass(slots=True)
@@ -257,7 +257,7 @@ class CatchUp:
         return [f"{peer.address} sent what cannot be: {peer.lie}" for peer in others]
 
     def distance(self, next_number: int) -> int:
-        """How many blocks the node knows of and lacks."""
+        """Return the number of blocks that the node knows of and lacks."""
         return 0 if self.target is None else max(0, self.target - next_number + 1)
 
     def _is_unconfirmed(self) -> bool:

@@ -40,14 +40,14 @@ from sluice.gateway.limits import CONTROL_CALL_SECONDS
 __all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
 
 FAILOVER_LEVEL_SECONDS: Final = 10.0
-"""How long a standby may take to reach the source's last block while publishers wait."""
+"""The time that a standby has to reach the source's last block while publishers wait."""
 
 FAILOVER_LOOK_SECONDS: Final = 2.0
-"""How long an interrupted failover waits for each node's final state."""
+"""The time that an interrupted failover waits for each node's final state."""
 
 FAILOVER_READY_SECONDS: Final = 20.0
-"""How long a failover between two active nodes waits: with `commit.min_standbys` the target is ready only
-while the source has its blocks, which takes the source about `catchup.stall_seconds`."""
+"""The time that a failover between two active nodes waits: with `commit.min_standbys` the target is ready
+only while the source has its blocks, which takes the source about `catchup.stall_seconds`."""
 
 FAILOVER_READY_POLL_SECONDS: Final = 0.5
 """Time between two questions meanwhile; a node whose blocks wait for others stays ready for 3 s."""

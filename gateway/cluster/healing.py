@@ -75,7 +75,7 @@ class Healer:
         self._changed = asyncio.Event()
         self._on_page: dict[int, BlocksOfPage | None] = {}
         self._reasons: dict[int, str] = {}
-        """Why a page is not healed yet."""
+        """The reasons why pages are not healed yet, by page."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:

@@ -20,8 +20,8 @@ class ClusterLimits:
     peer_mute_seconds: float = PEER_POLL_SECONDS
     """A peer that does not answer a status request in this time counts as mute."""
     peer_block_stalls: float = 3.0
-    """How many times `catchup.stall_seconds` the node waits for one block of a peer before it asks whether
-    another peer has the block. The time doubles with each failed attempt."""
+    """The time that the node waits for one block of a peer before it asks whether another peer has the block,
+    as a multiple of `catchup.stall_seconds`. It doubles with each failed attempt."""
     peer_pace_share_min: float = 0.5
     """The node leaves a peer that has further blocks but sends less than this share of the network's pace, if
     another peer has them: it would never reach the end of the chain. Half, because a live peer is as fast as

@@ -123,7 +123,7 @@ class NodesView:
 
     @property
     def agree(self) -> bool | None:
-        """Whether the nodes have the same root hash for that block; None: fewer than two to compare."""
+        """True if the nodes have the same root hash for that block; None: fewer than two to compare."""
         hashes = [
             {row.root_hash, row.other_root_hash or row.root_hash}
             for row in self.rows
@@ -142,7 +142,7 @@ class NodesView:
 
     @property
     def healthy(self) -> bool:
-        """Whether every node answered, none disagree, and an entry has the same number everywhere."""
+        """True if every node answered, none disagree, and an entry has the same number everywhere."""
         is_same = self.agree is not False and len(self.layouts) < 2
         return is_same and all(row.error is None for row in self.rows)
 

@@ -52,7 +52,7 @@ _ROLLING: Final = (
 )
 
 PEER_BLOCK_DOUBLINGS_MAX: Final = 8
-"""How often the time for one block doubles at most: two hours then, with `catchup.stall_seconds` = 10."""
+"""The most doublings of the time for one block: two hours then, with `catchup.stall_seconds` = 10."""
 
 FOLLOW_SETTLE_SECONDS: Final = 0.005
 """Time between two checks whether a peer's last blocks are committed, when the node stops following."""
@@ -106,7 +106,7 @@ class PeerFollower:
         self._changed = asyncio.Event()
         self._was_problem = False
         self._said_of_node: tuple[str, int] | None = None
-        """Why this node could not take blocks, as last logged, and the block that it needed then."""
+        """The last logged reason why this node could not take blocks, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The last target given up, and the block that the node needed then."""
         self._said_implausible = False

@@ -110,7 +110,7 @@ class PeerStream:
         self._owing_since: tuple[float, int] | None = None
         """`_total_waited_seconds` and the next block when the measurement of pace began."""
         self._is_crawling: str | None = None
-        """Why the peer is too slow while another has its blocks."""
+        """The reason why the peer is too slow while another has its blocks."""
         self._looked_at = asyncio.get_running_loop().time()
         self._settled = asyncio.Event()
 
@@ -121,7 +121,7 @@ class PeerStream:
 
     @property
     def is_unlooked(self) -> bool:
-        """Whether no other peer was asked for long: this peer may hide that it lacks blocks."""
+        """True if no other peer was asked for long: this peer may hide that it lacks blocks."""
         return asyncio.get_running_loop().time() - self._looked_at >= self._stall_seconds
 
     @property
@@ -136,7 +136,7 @@ class PeerStream:
 
     @property
     def slowness(self) -> str | None:
-        """Why the current block is too slow.
+        """The reason why the current block is too slow; None: it is not.
 
         Only time spent waiting for the peer counts, not that of the node's own disk.
         """
@@ -146,7 +146,7 @@ class PeerStream:
         return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
 
     def _silent_seconds(self) -> float:
-        """0: it does not wait."""
+        """Return the seconds since the peer's last message; 0: the node does not wait for one."""
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:

@@ -60,7 +60,7 @@ ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RoleRecord:
-    """What a node keeps over a restart."""
+    """The state that a node keeps over a restart."""
 
     role: Literal["active", "standby"]
     followed: str | None = None

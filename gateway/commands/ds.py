@@ -23,7 +23,6 @@ from sluice.gateway.commands.ds_options import (
     ServersType,
     archive_options,
     archived,
-    connecting_context,
     log_option,
     run_until_stopped,
     server_limits,
@@ -31,7 +30,7 @@ from sluice.gateway.commands.ds_options import (
 )
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.tls_options import client_tls_options
-from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.channels import ClientTls, connecting_context
 
 __all__ = ["command"]
 

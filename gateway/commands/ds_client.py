@@ -31,12 +31,11 @@ from sluice.datastream.limits import BOOKMARK_SIZE_MAX, FollowLimits
 from sluice.gateway.commands.ds_entries import EntryReader
 from sluice.gateway.commands.ds_options import (
     ServersType,
-    connecting_context,
     log_option,
     run_until_stopped,
 )
 from sluice.gateway.commands.tls_options import client_tls_options
-from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.channels import ClientTls, connecting_context
 
 __all__ = ["BookmarkForms", "bookmarks_of", "client", "entry_line", "header_line"]
 

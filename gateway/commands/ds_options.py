@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -17,17 +16,15 @@ import click
 import uvloop
 
 from sluice.datastream import DataStreamer, ServerLimits
-from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.layout import U64_MAX
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.addresses import parse_addresses
 from sluice.gateway.archive.archive import ArchiveOptions, Archives
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.errors import AddressError, TlsError
+from sluice.gateway.errors import AddressError
 from sluice.gateway.logs import set_up_logging
 from sluice.gateway.settings.kinds import NotThisKind, Size
-from sluice.gateway.transport.channels import ClientTls
 from sluice.gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = [
@@ -35,7 +32,6 @@ __all__ = [
     "ServersType",
     "archive_options",
     "archived",
-    "connecting_context",
     "log_option",
     "run_until_stopped",
     "server_limits",
@@ -264,25 +260,6 @@ def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> Serve
         write_timeout_seconds=writetimeout_ms / 1000,
         inactivity_timeout_seconds=float(inactivitytimeout_seconds),
     )
-
-
-def connecting_context(tls: ClientTls | None) -> TlsContext | None:
-    """Return the context of each next connection, from the files of that moment.
-
-    Raises:
-        TlsError: a file is unusable. Later, the connection fails with an OSError.
-    """
-    if tls is None:
-        return None
-    tls.context(is_http2=False)
-
-    def context() -> ssl.SSLContext:
-        try:
-            return tls.context(is_http2=False)
-        except TlsError as error:
-            raise OSError(str(error)) from error
-
-    return context
 
 
 def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:

@@ -28,7 +28,7 @@ from sluice.datastream.file.disk import Disk
 from sluice.datastream.server.descriptors import descriptors_max
 from sluice.gateway.addresses import Address
 from sluice.gateway.archive.archive import ArchiveOptions, Archives, StoredBlocks
-from sluice.gateway.archive.beginning import begin_from_archive
+from sluice.gateway.archive.beginning import begin_from_archive, keep_beginning
 from sluice.gateway.archive.objects import open_store
 from sluice.gateway.archive.retention import Retention, Window
 from sluice.gateway.blocks.proofs import ProofVerifier
@@ -40,7 +40,7 @@ from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
 from sluice.gateway.cluster.roles import Phase, RoleRecord
 from sluice.gateway.cluster.standby_watch import StandbyWatch
-from sluice.gateway.errors import SettingError, StartAbandoned
+from sluice.gateway.errors import Fatal, SettingError, StartAbandoned
 from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
@@ -213,9 +213,10 @@ class Node:
 
     async def _start(self) -> None:
         settings, archive = self.settings, archive_options(self.settings)
+        has_begun = False
         if archive is not None:
             store = open_store(archive.url, archive.store)
-            await asyncio.to_thread(
+            has_begun = await asyncio.to_thread(
                 begin_from_archive, settings.data_dir, store, settings.stream_type, self._go_on
             )
         self.store = await asyncio.to_thread(
@@ -234,7 +235,17 @@ class Node:
         self._open_archive(archive)
         await self._find_peers()
         self._go_on()
-        await self._make_checks()
+        try:
+            await self._make_checks()
+        except Fatal as error:
+            if archive is None or not has_begun:
+                raise
+            expected = (
+                f"{error.expected}. All of this new folder is from the archive: sluice check {archive.url} "
+                "says where that is wrong, and the next start begins the folder again"
+            )
+            raise Fatal(f"archive {archive.url}: {error.what}", got=error.got, expected=expected) from error
+        await asyncio.to_thread(keep_beginning, settings.data_dir)
         self._make_conductor()
         self._make_following()
         self._make_healer()

@@ -54,7 +54,7 @@ class UnconfirmedBlock(NamedTuple):
     """48 bytes."""
     publisher: str
     begun_ns: int
-    """When its header came."""
+    """The time when its header came."""
     stored_ns: int
 
 

@@ -92,7 +92,7 @@ class GroupCommit:
         self.is_running = False
         """True while a commit runs, which takes further blocks too."""
         self.refusal: str | None = None
-        """Why the disk refused the last probe."""
+        """The reason why the disk refused the last probe."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
         # Start the thread now: a pool that cannot start it later keeps the call and runs it with the next

@@ -59,7 +59,7 @@ class Attempt:
     source: Source
     hasher: BlockHasher
     begun_ns: int
-    """When its header came."""
+    """The time when its header came."""
     items: list[bytes] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     summary: BlockSummary | None = None

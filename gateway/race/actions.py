@@ -63,8 +63,8 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """Why the block is needed again, for the metrics; not sent. None: publishers passed it for a first block
-    that failed."""
+    """The reason why the block is needed again, for the metrics; not sent. None: publishers passed it for a
+    first block that failed."""
 
 
 @dataclass(frozen=True, slots=True)

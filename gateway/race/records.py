@@ -76,7 +76,7 @@ class BlockRecord:
     """The order in which winners began, or were read again."""
     begun_ns: int = 0  # or when its winner was read again
     runs_from_ns: int = 0
-    """When all blocks below were received."""
+    """The time when all blocks below were received."""
     timed_from_ns: int = 0
     """That start, less the time that ran before, plus the time that the node took."""
     used_ns: int = 0

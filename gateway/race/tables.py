@@ -246,7 +246,7 @@ BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
 
 
 class Failure(Enum):
-    """Why an attempt at a block fails."""
+    """The reason why an attempt at a block fails."""
 
     REFUSED = "root hash, link or proof is wrong"
     DISPUTED = (

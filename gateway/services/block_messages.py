@@ -57,7 +57,7 @@ class BlockMessages:
 
     @property
     def in_item(self) -> bool:
-        """Whether an item's pieces are being joined: no place to stop."""
+        """True if an item's pieces are being joined: no place to stop."""
         return bool(self._pieces)
 
     def feed(self, entry_type: int, data: bytes) -> None:

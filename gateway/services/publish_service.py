@@ -96,10 +96,10 @@ class DrainLimits:
     """The times of a stream that the node has ended."""
 
     silence_seconds: float = 1.0
-    """How long the publisher may be silent. One that writes before it reads gets to the answer."""
+    """The time that the publisher may be silent. One that writes before it reads gets to the answer."""
     seconds_max: float = 30.0
-    """How long the stream is read at most, and how long the publisher may leave the node's last response,
-    and then the status, unread."""
+    """The most time that the stream is read, and that the publisher may leave the node's last response, and
+    then the status, unread."""
 
 
 class PublishService:

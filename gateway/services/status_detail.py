@@ -50,7 +50,7 @@ _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a node can do, by its settings."""
+    """The abilities of a node, by its settings."""
 
     verification_mode: VerificationMode = "full"
     root_layout: RootLayout = "auto"

@@ -65,7 +65,7 @@ class SubscribeLimits:
     """The limits of subscribing."""
 
     future_blocks_max: int = 4_000
-    """How far above the last block a start may lie."""
+    """The most blocks between the last block and a start above it."""
     streams_max: int = 1_000
     streams_per_address_max: int = 256
     write_timeout_seconds: float = 300.0

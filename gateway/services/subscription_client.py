@@ -54,7 +54,7 @@ class SubscriptionOrder:
 
     @property
     def complete(self) -> bool:
-        """Whether every block of the request has come."""
+        """True if every block of the request has come."""
         return (
             self._end_number is not None
             and self.next_number is not None

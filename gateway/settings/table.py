@@ -125,7 +125,7 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Whether the flag may be repeated."""
+        """True if the flag may be repeated."""
         return isinstance(self.kind, Listed)
 
     @property

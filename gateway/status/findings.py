@@ -25,7 +25,7 @@ QUIET_SECONDS_MIN: Final = 30.0
 """...but no shorter time than this."""
 
 STANDBY_WAIT_SECONDS: Final = 3.0
-"""How long a block may wait for standbys while the node is ready: many times a working standby's delay."""
+"""The time that a block of a ready node may wait for standbys: many times a working standby's delay."""
 
 
 LACK_SECONDS: Final = 10.0

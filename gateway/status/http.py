@@ -46,7 +46,7 @@ HTTP_STOP_SECONDS: Final = 1.0
 """A stopping node waits so long for clients to take answers, and as long again for begun requests."""
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
-"""How long a client may take nothing of an answer."""
+"""The time that a client may take nothing of an answer."""
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))

@@ -94,7 +94,7 @@ class NodeReport:
     race: tuple[Won, ...] = ()
     """The last blocks and their winners, newest last. This and the next three are for the page only."""
     winners: tuple[tuple[str, int], ...] = ()
-    """How many of those blocks each publisher won."""
+    """The number of those blocks that each publisher won."""
     median_seconds: float | None = None
     """Time from header to acknowledgement of those blocks."""
     publishers: tuple[PublisherStatus, ...] = ()

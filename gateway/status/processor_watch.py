@@ -66,7 +66,7 @@ class Shortage:
         self._waited_seconds_min = waited_seconds_min
         self._looks: deque[tuple[float, Mapping[str, Spent]]] = deque()
         self._is_whole = False
-        """Whether a window is over: a start, which needs more time, is not judged."""
+        """True if a window is over: a start, which needs more time, is not judged."""
 
     def note(self, now_seconds: float, spent: Mapping[str, Spent]) -> None:
         """Take what each task spent since the last look."""

@@ -30,7 +30,7 @@ class LastBlock(NamedTuple):
 
     layout: LastLayout
     lack: str | None
-    """Why its proofs cannot be checked; None: they hold, or need no check."""
+    """The reason why its proofs cannot be checked; None: they hold, or need no check."""
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:

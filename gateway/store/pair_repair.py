@@ -297,7 +297,7 @@ class _Walk:
 
     def __init__(self, blocks: Evidence, network: Evidence) -> None:
         self.fault: str | None = None
-        """Why it ended; None: the entries of the block stream did."""
+        """The fault that ended it; None: the block stream has no more entries."""
         self._blocks = blocks
         self._network = entries_from_begin(network)
         self._network_totals = _EMPTY

@@ -18,6 +18,7 @@ import grpc
 from cryptography import x509
 from grpc import aio
 
+from sluice.datastream.client.blocking_client import TlsContext
 from sluice.gateway.errors import TlsError
 from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
 from sluice.gateway.logs import one_line
@@ -29,6 +30,7 @@ __all__ = [
     "WHOLE_BLOCKS",
     "ClientTls",
     "call_once",
+    "connecting_context",
     "keepalive",
     "open_blocking_channel",
     "open_channel",
@@ -117,6 +119,25 @@ class ClientTls:
     def options(self) -> _Options:
         """Return its channel options."""
         return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
+
+
+def connecting_context(tls: ClientTls | None) -> TlsContext | None:
+    """Return the context of each next connection, from the files of that moment.
+
+    Raises:
+        TlsError: a file is unusable. Later, the connection fails with an OSError.
+    """
+    if tls is None:
+        return None
+    tls.context(is_http2=False)
+
+    def context() -> ssl.SSLContext:
+        try:
+            return tls.context(is_http2=False)
+        except TlsError as error:
+            raise OSError(str(error)) from error
+
+    return context
 
 
 def open_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> aio.Channel:

@@ -93,7 +93,7 @@ class Door:
 
     @property
     def has_mended_streams(self) -> bool:
-        """Whether a connected client has mended streams."""
+        """True if a connected client has mended streams."""
         return any(connection.relay.has_mended for connection in self.connections.values())
 
     def listen(self, sockets: Iterable[socket.socket]) -> None:

@@ -20,7 +20,7 @@ __all__ = ["DoorNotes", "last_refused_message"]
 log = logging.getLogger(__name__)
 
 SHOWN_NS: Final = 600 * 1_000_000_000
-"""How long the status page shows an event."""
+"""The time that the status page shows an event."""
 REASONS_SHOWN: Final = 8
 """Kinds of events shown."""
 _LIMITS: Final = {"grpc.address": "grpc.max_message_bytes"}

@@ -167,7 +167,7 @@ class FrameScanner:
 
     @property
     def awaits_preface(self) -> bool:
-        """Whether the preface is incomplete."""
+        """True if the preface is incomplete."""
         return bool(self._preface)
 
     def insert(self, frames: bytes) -> None:
@@ -253,7 +253,7 @@ class FrameScanner:
         return at
 
     _is_announced = False
-    """Whether the kept frame is DATA that `on_data` has seen."""
+    """True if the kept frame is DATA that `on_data` has seen."""
 
     def _take_preface(self, chunk: memoryview) -> int:
         take = min(len(self._preface), len(chunk))

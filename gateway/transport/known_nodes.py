@@ -70,7 +70,7 @@ class KnownNodes:
 
     @property
     def are_expected(self) -> bool:
-        """Whether any caller can be a node."""
+        """True if any caller can be a node."""
         return bool(self.peers or self._networks or self.subjects)
 
     @property

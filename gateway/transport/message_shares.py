@@ -122,7 +122,7 @@ class MessageShares:
         # Addresses, their connections and their messages; the next one stands first.
         self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
-        """How many streams wait for a grant."""
+        """The number of streams that wait for a grant."""
         self._waiting_since_ns = 0  # while there are any
         self._ticked_at_ns = 0
 

@@ -35,7 +35,7 @@ BUFFERS_AT_ONCE: Final = 512
 UNSENT_PIECES_MAX: Final = 64
 """Pieces of one read each that may wait for one end."""
 LINGER_SECONDS: Final = 1.0
-"""How long the pump reads an ending connection: a reset would destroy the last frame."""
+"""The time that the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
 TLS_RECEIVE_BYTES: Final = 16 * 1024
@@ -75,16 +75,18 @@ class SocketEnd:
         self._on_lost = on_lost
         self._unsent: deque[Buffer] = deque()
         self._is_reading = False
+        self._will_read = False
+        """Whether `_read_pending` will be called."""
         self._is_closed = False
 
     @property
     def is_clogged(self) -> bool:
-        """Whether data waits to be sent to it."""
+        """True if data waits to be sent to it."""
         return bool(self._unsent) or (self.secure is not None and self.secure.has_unsent)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that the pump must not even read window updates."""
+        """True if so much waits that the pump must not even read window updates."""
         return len(self._unsent) > UNSENT_PIECES_MAX or (
             self.secure is not None and self.secure.unsent_bytes > TLS_UNSENT_BYTES_MAX
         )
@@ -103,10 +105,14 @@ class SocketEnd:
             self._loop.remove_reader(self._number)
 
     def _read_held_data(self) -> None:
-        if self.secure is not None and self.secure.may_hold_data:  # it does not make the socket readable
+        # What is held does not make the socket readable. One call at a time: each read asks for the next, and
+        # so does each event of the socket.
+        if self.secure is not None and self.secure.may_hold_data and not self._will_read:
+            self._will_read = True
             self._loop.call_soon(self._read_pending)
 
     def _read_pending(self) -> None:
+        self._will_read = False
         if self._is_reading:
             self._on_readable()
 

@@ -214,7 +214,7 @@ class FrameRelay(ABC):
 
     @property
     def awaits_preface(self) -> bool:
-        """Whether the client's preface has not come whole."""
+        """True if the client's preface has not come whole."""
         return self._outside.awaits_preface
 
     @property

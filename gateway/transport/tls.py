@@ -88,7 +88,7 @@ class ServerTls:
         self._context = _context(self._loaded, is_http2)
         self.setting = setting
         self.problem: str | None = None
-        """Why the present files are not in use."""
+        """The reason why the present files are not in use."""
         self._log_loaded("certificate loaded")
 
     @property
@@ -103,7 +103,7 @@ class ServerTls:
 
     @property
     def requires_client_certificate(self) -> bool:
-        """Whether clients must show a certificate."""
+        """True if clients must show a certificate."""
         return self._files.client_ca is not None
 
     def context(self) -> ssl.SSLContext:
@@ -135,7 +135,7 @@ class ServerTls:
         return True
 
     def ends_soon(self, now: datetime) -> bool:
-        """Whether the certificate in use ends within `CERTIFICATE_WARNING_DAYS`."""
+        """Return whether the certificate in use ends within `CERTIFICATE_WARNING_DAYS`."""
         return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["is_glibc", "keep_freed_memory"]
 
 FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""What several blocks under way take."""
+"""The memory of several blocks under way."""
 
 OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
 """A larger piece of memory is returned when freed; glibc's maximum."""

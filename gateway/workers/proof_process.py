@@ -54,8 +54,8 @@ PROOFS_TOGETHER_MAX: Final = 8
 alone."""
 
 PROOFS_GATHER_SECONDS: Final = 0.05
-"""How long the process waits for an announced block, if several waited last time. A node that catches up gets
-a block each 10 to 20 ms, and proofs cost a third less together."""
+"""The time that the process waits for an announced block, if several waited last time. A node that catches up
+gets a block each 10 to 20 ms, and proofs cost a third less together."""
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]

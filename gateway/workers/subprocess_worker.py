@@ -85,7 +85,7 @@ class WorkerProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._over
 
     def start(self) -> None:

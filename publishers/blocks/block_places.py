@@ -77,7 +77,7 @@ class BlockPlace:
     size_bytes: int = -1
     """Stored size of the member."""
     changed_ns: int = 0
-    """When the archive was last changed, as listed."""
+    """The time of the archive's last change, as listed."""
 
     def __str__(self) -> str:
         return self.path if self.entry < 0 else f"{self.path}!{self.member}"

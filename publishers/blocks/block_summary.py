@@ -31,7 +31,7 @@ class BlockSummaryLine:
     root_hash: str | None
     """Hex."""
     problem: str | None
-    """Why it cannot be hashed."""
+    """The reason why it cannot be hashed."""
     kinds: dict[str, int]
 
     def as_json(self) -> dict[str, Any]:

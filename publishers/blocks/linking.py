@@ -247,7 +247,7 @@ class Linker:
 
     @property
     def end(self) -> ChainStart:
-        """Where the chain continues."""
+        """The place where the chain continues."""
         count, stack = self._tree.state()
         return ChainStart(count, self._previous, stack)
 

@@ -248,9 +248,9 @@ class StreamPoint:
     items: tuple[bytes, ...] = ()
     """Of the entries that are gathered."""
     has_begun: bool = False
-    """Whether an entry that begins a block is among them."""
+    """True if an entry that begins a block is among them."""
     is_after_bookmark: bool = False
-    """Whether the last entry was a bookmark that begins a block."""
+    """True if the last entry was a bookmark that begins a block."""
     value: int | None = None
     """Number of the batch or L2 block."""
     seconds: int | None = None
@@ -395,7 +395,7 @@ class Segment(NamedTuple):
     seconds: int | None
     """The first timestamp in it."""
     ends_with_bookmark: bool
-    """Whether its last entry has the mark BOOKMARK."""
+    """True if its last entry has the mark BOOKMARK."""
 
 
 def segments_of(grouping: Grouping, entries: Iterable[tuple[int, int, bytes]]) -> Iterator[Segment]:

@@ -187,11 +187,7 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
             missing[0], got="nothing of that name", expected="block files or folders, or one node alone"
         )
     address = _address(texts[0])
-    if not tcp:
-        return NodeSource(address, numbers, tls)
-    if tls is not None:
-        raise click.UsageError("--tcp and TLS do not go together: the data streamer has no TLS")
-    return StreamSource(address, numbers)
+    return (StreamSource if tcp else NodeSource)(address, numbers, tls)
 
 
 def _is_glob(text: str) -> bool:

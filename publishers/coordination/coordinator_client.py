@@ -93,7 +93,7 @@ class CoordinatorClient:
         log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
 
     async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
-        """When stop comes, cancel it and raise PublishStopped."""
+        """Return the result of `awaitable`; when stop comes, cancel it and raise PublishStopped."""
         work = asyncio.ensure_future(awaitable)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:

@@ -51,14 +51,18 @@ class FollowCheckpoint:
         Spark writes `commits/B` when batch B is done, that is, all its blocks are stored. The third line of
         `offsets/B` has its end.
         """
-        folder = Path(self.of(publisher_id))
         try:
-            batches = [int(path.name) for path in (folder / "commits").iterdir() if path.name.isdecimal()]
-            lines = (folder / "offsets" / str(max(batches))).read_text().splitlines()
+            batch = self.committed_batch(publisher_id)
+            lines = (Path(self.of(publisher_id)) / "offsets" / str(batch)).read_text().splitlines()
             number = json.loads(lines[2])["next"]
         except (OSError, ValueError, LookupError, TypeError):
             return None
         return number if isinstance(number, int) and number >= 0 else None
+
+    def committed_batch(self, publisher_id: str) -> int:
+        """Return the number of the last batch that a publisher's query has committed; -1: none."""
+        commits = Path(self.of(publisher_id)) / "commits"
+        return max((int(path.name) for path in commits.glob("[0-9]*") if path.name.isdecimal()), default=-1)
 
     def damage(self, publisher_id: str) -> CheckpointError | None:
         """Return the damage in the folder of a query that failed."""

@@ -100,7 +100,7 @@ class _Race:
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
-    """When the first publisher could send."""
+    """The time when the first publisher could send."""
     acknowledged: int = 0
     """The most acknowledgements of one publisher."""
     acknowledged_at: float = 0.0
@@ -185,7 +185,7 @@ def publish(
     ):
         texts |= {"report_path": folder, "coordinator": str(coordinator.address)}
         race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, coordinator)
-        _take_earlier(race, jobs, source)
+        _take_earlier(race, jobs, source, status)
         _run(race, jobs, status, on_progress, stop)
         return _report(race, jobs)
 
@@ -201,12 +201,19 @@ def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
     return [_Job(f"{prefix}-{place + 1}", ",".join(rotated(prioritized, place))) for place in range(count)]
 
 
-def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
+def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName, status: GatewayStatus) -> None:
     """Add what earlier runs have published; if nothing is left to do, no batch reports it."""
-    if race.checkpoint is None or source.is_server:  # which numbers entries
+    if race.checkpoint is None:
         return
+    # The offsets of a server are numbers of entries: there the gateway knows which blocks are stored.
+    stored = status.ask()[0] if source.is_server else None
     for job in jobs:
-        following = race.checkpoint.committed_next(job.publisher_id)
+        if not source.is_server:
+            following = race.checkpoint.committed_next(job.publisher_id)
+        elif race.checkpoint.committed_batch(job.publisher_id) < 0 or stored is None:
+            following = None
+        else:
+            following = stored + 1
         if following:
             job.reports = [PublishReport(job.publisher_id, safe_through=following - 1)]
 
@@ -422,11 +429,18 @@ def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
 
 
 def _take_batches(race: _Race, job: _Job) -> None:
-    """Add the reports of newly committed batches of a query, and remove them."""
+    """Add the reports of newly committed batches of a query, and remove them.
+
+    The sink writes a report before Spark notes in the checkpoint that the batch is done: a query that is
+    stopped in between would do the batch again.
+    """
     for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
+        batch = int(name.rpartition("-")[2])
+        if race.checkpoint is not None and batch > race.checkpoint.committed_batch(job.publisher_id):
+            continue
         reports = _read_reports(race.folder, name)
-        race.coordinator.forget(job.publisher_id, int(name.rpartition("-")[2]))
+        race.coordinator.forget(job.publisher_id, batch)
         job.reports = by_publisher(job.publisher_id, [*job.reports, *reports], with_latency=True)
         path.unlink()
 

@@ -14,18 +14,34 @@ from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.errors import DatastreamError
 from sluice.datastream.layout import Entry, StreamHeader
 from sluice.gateway.addresses import Address
+from sluice.gateway.transport.channels import ClientTls, connecting_context
 from sluice.publishers.errors import SourceUnreachable
 from sluice.publishers.sources.failover import first_answer, read_on
 
-__all__ = ["EntryServers"]
+__all__ = ["EntryServers", "connect_to_stream"]
 
 _FAULTS: Final = (OSError, DatastreamError)
+
+
+def connect_to_stream(
+    address: Address, stream_type: int, tls: ClientTls | None, answer_seconds: float
+) -> BlockingStreamClient:
+    """Connect to a stream server; raise as `BlockingStreamClient`."""
+    return BlockingStreamClient(
+        address.host,
+        address.port,
+        stream_type,
+        timeout_seconds=answer_seconds,
+        tls=connecting_context(tls),
+        tls_server_name=None if tls is None else tls.server_name,
+    )
 
 
 class EntryServers:
     """The servers of one stream, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
+        tls: None: connect without.
         answer_seconds: for connecting and for each answer.
         deadline_seconds: the longest time without an entry.
     """
@@ -34,12 +50,14 @@ class EntryServers:
         self,
         servers: Sequence[Address],
         stream_type: int = 1,
+        tls: ClientTls | None = None,
         *,
         answer_seconds: float = 10.0,
         deadline_seconds: float = 60.0,
     ) -> None:
         self._servers = tuple(servers)
         self._stream_type = stream_type
+        self._tls = tls
         self._answer_seconds = answer_seconds
         self._deadline_seconds = deadline_seconds
 
@@ -60,9 +78,7 @@ class EntryServers:
         return read_on(self._servers, self._stream, _FAULTS, "entry", first_number, None, deadline, wait)
 
     def _connect(self, address: Address) -> BlockingStreamClient:
-        return BlockingStreamClient(
-            address.host, address.port, self._stream_type, timeout_seconds=self._answer_seconds
-        )
+        return connect_to_stream(address, self._stream_type, self._tls, self._answer_seconds)
 
     def _header_of(self, address: Address) -> StreamHeader:
         with self._connect(address) as client:

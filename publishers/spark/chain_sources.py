@@ -24,6 +24,7 @@ from sluice.publishers.blocks.block_places import check_no_gaps
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.limits import STATUS_SECONDS
 from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.entry_server import connect_to_stream
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.source_names import SourceName
 
@@ -347,13 +348,11 @@ def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], 
     options = source.options
     if source.is_network:
         options = NetworkOptions.parse(options, is_server=True).source
-    stream_type = StreamOptions.parse(options).stream_type
+    parsed = StreamOptions.parse(options)
     trouble = ""
     for address in parse_addresses(source.location, port_min=1):
         try:
-            with BlockingStreamClient(
-                address.host, address.port, stream_type, timeout_seconds=STATUS_SECONDS
-            ) as client:
+            with connect_to_stream(address, parsed.stream_type, parsed.tls, STATUS_SECONDS) as client:
                 return ask(client)
         except (OSError, DatastreamError) as error:
             trouble = f"{address}: {error}"

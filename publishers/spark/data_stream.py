@@ -24,6 +24,7 @@ from sluice.datastream.layout import Entry
 from sluice.gateway.addresses import Address, parse_addresses
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.errors import AddressError
+from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
@@ -35,6 +36,7 @@ from sluice.publishers.sources.native_pages import NativePages, block_file_in, n
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.folders import folder_of
+from sluice.publishers.spark.gateway_options import TLS_OPTIONS, gateway_tls
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.options import (
     check_known,
@@ -85,7 +87,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
 """The columns of each `decode`."""
-_KNOWN: Final = option_names(
+_KNOWN: Final = TLS_OPTIONS | option_names(
     "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
     "endpoint region tls_ca"
 )
@@ -107,6 +109,8 @@ class StreamOptions:
     """Of an archive."""
     entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
     stream_type: int = 1
+    tls: ClientTls | None = None
+    """Of a server; None: connect without."""
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
@@ -128,6 +132,7 @@ class StreamOptions:
                 ),
                 entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
                 stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
+                tls=gateway_tls(options),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             )
         )
@@ -296,7 +301,9 @@ class DataStreamTcpReader(NumberStreamReader):
         self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
     ) -> None:
         super().__init__(options.entries_per_batch)
-        self._servers = EntryServers(servers, options.stream_type, deadline_seconds=options.deadline_seconds)
+        self._servers = EntryServers(
+            servers, options.stream_type, options.tls, deadline_seconds=options.deadline_seconds
+        )
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0

@@ -16,10 +16,11 @@ from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
 from sluice.publishers.sources.block_gateways import SIZE_OPTION
-from sluice.publishers.spark.options import flag, required, whole_number
+from sluice.publishers.spark.options import flag, option_names, required, whole_number
 
 __all__ = [
     "GATEWAY_OPTIONS",
+    "TLS_OPTIONS",
     "Gateways",
     "gateway_tls",
     "gateways_of",
@@ -30,9 +31,8 @@ __all__ = [
 
 _PRIORITY: Final = re.compile(r"\d{1,20}")
 
-GATEWAY_OPTIONS: Final = frozenset(
-    ("gateways", SIZE_OPTION, "tls", "tls_ca", "tls_certificate", "tls_key", "tls_server_name")
-)
+TLS_OPTIONS: Final = option_names("tls tls_ca tls_certificate tls_key tls_server_name")
+GATEWAY_OPTIONS: Final = TLS_OPTIONS | {"gateways", SIZE_OPTION}
 
 Gateways = tuple[tuple[str, int], ...]
 """Address and priority of each gateway, the preferred one first."""

@@ -48,6 +48,7 @@ from sluice.publishers.spark.data_stream import (
     StreamOptions,
 )
 from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.gateway_options import TLS_OPTIONS
 from sluice.publishers.spark.options import (
     check_known,
     flag,
@@ -77,7 +78,7 @@ _ENTRIES, _CHAIN = "entries", "chain"
 _POINT_SCHEMA: Final = "point BINARY"
 _NO_NUMBER: Final = -1
 _FILE_NAMES: Final = option_names("partitions")
-_SERVER_NAMES: Final = option_names("partitions entries_per_batch stream_type deadline_seconds")
+_SERVER_NAMES: Final = TLS_OPTIONS | option_names("partitions entries_per_batch stream_type deadline_seconds")
 _OWN_NAMES: Final = option_names("group_by generation max_block_bytes")
 
 Entries = Iterable[tuple[int, int, bytes]]

@@ -42,7 +42,7 @@ class PageEntries:
     page: bytes
     first_number: int
     positions: NDArray[np.int32]
-    """Where each entry begins, and the last ends."""
+    """The start of each entry, and the end of the last."""
     types: NDArray[np.uint32]
 
     def __len__(self) -> int:

@@ -52,7 +52,7 @@ class SourceName:
 
     @property
     def is_network(self) -> bool:
-        """Whether blocks are made of the entries of a network's stream."""
+        """True if blocks are made of the entries of a network's stream."""
         return self.kind in NETWORK_KINDS
 
     @property

@@ -64,7 +64,7 @@ class VerifyRun:
         self._links = ChainChecker()
         self.is_from_block_0 = False
         self.block_0_refusal: Refusal | None = None
-        """Why block 0 gave no ledger data."""
+        """The reason why block 0 gave no ledger data."""
 
     @property
     def count(self) -> int | None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import grpc
 
-from sluice.datastream import BlockingStreamClient, DatastreamError
+from sluice.datastream import DatastreamError
 from sluice.datastream.errors import ConnectionEnded
 from sluice.datastream.layout import MAGIC, Entry
 from sluice.gateway.addresses import Address
@@ -40,6 +40,7 @@ from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefus
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import ask_held, failure_of
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.publishers.sources.entry_server import connect_to_stream
 from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from sluice.publishers.verify.verdicts import CheckedBlock, check_block, unreadable
@@ -200,9 +201,10 @@ class NodeSource:
 class StreamSource:
     """The wanted blocks that a data stream has by now, over TCP."""
 
-    def __init__(self, address: Address, numbers: NumberRange) -> None:
+    def __init__(self, address: Address, numbers: NumberRange, tls: ClientTls | None = None) -> None:
         self._address = address
         self._numbers = numbers
+        self._tls = tls
         self.count: int | None = None
 
     def jobs(self) -> Iterator[Job]:
@@ -229,9 +231,7 @@ class StreamSource:
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
-            with BlockingStreamClient(
-                self._address.host, self._address.port, timeout_seconds=seconds
-            ) as client:
+            with connect_to_stream(self._address, 1, self._tls, seconds) as client:
                 entry_count = client.header().total_entries
                 if entry_count == 0:
                     return

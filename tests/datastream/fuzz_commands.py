@@ -159,7 +159,7 @@ class Driver:
         self.output += STREAM.data[offset : offset + size]
 
 
-def check(request: bytes, cuts: Sequence[int], on_command_error: OnCommandError) -> None:
+def check_request(request: bytes, cuts: Sequence[int], on_command_error: OnCommandError) -> None:
     """Run one input whole and in pieces, and check the properties.
 
     Args:
@@ -253,8 +253,8 @@ cuts = st.lists(st.integers(0, 500), max_size=30)
 modes: st.SearchStrategy[OnCommandError] = st.sampled_from(["close", "keep"])
 
 
-def run(case_count: int) -> None:
-    """Run so many cases; a failing one is made small and raised."""
+def check_cases(case_count: int) -> None:
+    """Check so many random requests; a failing one is made small and raised."""
 
     @settings(
         max_examples=case_count,
@@ -265,7 +265,7 @@ def run(case_count: int) -> None:
     )
     @given(requests, cuts, modes)
     def cases(request: bytes, cuts: list[int], mode: OnCommandError) -> None:
-        check(request, cuts, mode)
+        check_request(request, cuts, mode)
 
     cases()
 
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.datastream.fuzz_commands")
     parser.add_argument("--cases", type=int, default=1000)
     count = parser.parse_args(arguments).cases
-    run(count)
+    check_cases(count)
     sys.stdout.write(f"TCP commands: {count:,} cases, nothing found\n")
 
 

@@ -27,7 +27,7 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_en
 from tests.datastream.fake_disk import MemoryDisk
 from tests.datastream.streams import bookmark, commit, operation
 
-__all__ = ["Mutation", "main", "run_case"]
+__all__ = ["Mutation", "check_case", "main"]
 
 HOW = ("index", "no index", "read only")
 
@@ -72,7 +72,7 @@ def template(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def run_case(folder: Path, image: bytes, mutations: Sequence[Mutation], how: str) -> str:
+def check_case(folder: Path, image: bytes, mutations: Sequence[Mutation], how: str) -> str:
     """Open one mutated file and use it; return "opened" or the name of the refusal.
 
     Args:
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             mutations = random_mutations(rng, len(image))
             how = rng.choice(HOW)
             try:
-                outcome = run_case(folder, image, mutations, how)
+                outcome = check_case(folder, image, mutations, how)
             except Exception as error:
                 sys.stderr.write(f"case {case} of seed {options.seed!r}, {how}: {mutations}: {error!r}\n")
                 raise

@@ -33,6 +33,7 @@ _FORMAT = {
     "xfs": "mkfs.xfs -q -K -f",
     "btrfs": "mkfs.btrfs -q -K -f -m single",
 }
+_PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
 
 
 class DeviceError(Exception):
@@ -42,14 +43,14 @@ class DeviceError(Exception):
 def why_not(kind: str) -> str | None:
     """Return why no device of a kind is possible here; None: it is."""
     if os.geteuid() != 0:
-        return "only root can mount a file system"
+        return "needs root, which can mount a file system"
     if not Path("/dev/loop-control").exists():
-        return "this machine has no loop devices"
+        return "needs loop devices: modprobe loop"
     for program in ("mount", "umount", "losetup", f"mkfs.{kind}"):
         if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-            return f"there is no {program} on this machine"
+            return f"needs {program}; the packages mount and {_PACKAGES[kind]} have it"
     if kind not in Path("/proc/filesystems").read_text("utf-8"):
-        return f"this kernel has no {kind}"
+        return f"needs {kind} in the kernel: modprobe {kind}"
     return None
 
 

@@ -94,7 +94,7 @@ class _Inputs:
         self._record.begin(data)
         signal.setitimer(signal.ITIMER_PROF, HANG_CPU_SECONDS)
         begin = time.process_time()
-        self._target.run(data)
+        self._target.check(data)
         now = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, 0)
         self._count += 1
@@ -113,7 +113,7 @@ class _Inputs:
         code = (
             "import sys; from tests.fuzzing.parsers import PARSERS, cpu_seconds_of; "
             "data = sys.stdin.buffer.read(); "
-            f"parser = PARSERS[{self._target.name!r}]; parser.run(parser.seeds()[0]); "
+            f"parser = PARSERS[{self._target.name!r}]; parser.check(parser.seeds()[0]); "
             "print(cpu_seconds_of(parser, data))"
         )
         done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)

@@ -22,7 +22,7 @@ from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BlockDecoder, encode
 from sluice.gateway.errors import SubscriptionError
 from sluice.gateway.services.subscription_client import BlockAssembler
-from tests.datastream.fuzz_commands import STREAM_TYPE, check
+from tests.datastream.fuzz_commands import STREAM_TYPE, check_request
 from tests.gateway.block_makers import block_items
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.tss_chain import publishing_transaction
@@ -103,8 +103,8 @@ def _subscriptions() -> list[bytes]:
 def _run_commands(data: bytes) -> None:
     """Parse a client's requests, whole and cut after their first bytes."""
     cuts = [data[0], data[-1]] if data else []
-    check(data, cuts, "close")
-    check(data, cuts, "keep")
+    check_request(data, cuts, "close")
+    check_request(data, cuts, "keep")
 
 
 def _commands() -> list[bytes]:

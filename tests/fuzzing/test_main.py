@@ -15,7 +15,7 @@ from tests.fuzzing.hours import Account, Hours
 from tests.fuzzing.record import Progress, Record, read_input, read_progress
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_atheris = pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
+needs_atheris = pytest.mark.skipif(find_spec("atheris") is None, reason="needs the extra fuzz")
 
 # Fuzzes a parser made for the test, in place of `item`.
 CHILD = """

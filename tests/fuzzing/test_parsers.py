@@ -54,20 +54,20 @@ def spoil(data: bytes, changes: list[tuple[str, int, bytes]]) -> bytes:
 @given(changes=CHANGES, seed_number=st.integers(0, 9))
 def test_spoiled_inputs(name: str, changes: list[tuple[str, int, bytes]], seed_number: int) -> None:
     seeds = PARSERS[name].seeds()
-    PARSERS[name].run(spoil(seeds[seed_number % len(seeds)], changes))
+    PARSERS[name].check(spoil(seeds[seed_number % len(seeds)], changes))
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=20)
 @given(data=st.binary(max_size=200))
 def test_any_bytes(name: str, data: bytes) -> None:
-    PARSERS[name].run(data)
+    PARSERS[name].check(data)
 
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_seeds_are_read(name: str) -> None:
     for seed in PARSERS[name].seeds():
-        PARSERS[name].run(seed)
+        PARSERS[name].check(seed)
 
 
 def costly_inputs() -> list[tuple[Parser, bytes]]:
@@ -93,7 +93,7 @@ def costly_inputs() -> list[tuple[Parser, bytes]]:
 
 @pytest.mark.parametrize(("parser", "data"), costly_inputs(), ids=lambda value: getattr(value, "name", ""))
 def test_the_most_that_a_limit_lets_through_is_read(parser: Parser, data: bytes) -> None:
-    parser.run(data)
+    parser.check(data)
 
 
 CALLS_MAX = 2_500_000
@@ -111,7 +111,7 @@ def calls_of(parser: Parser, data: bytes) -> int:
 
     sys.setprofile(note)
     try:
-        parser.run(data)
+        parser.check(data)
     finally:
         sys.setprofile(None)
     return count
@@ -126,7 +126,7 @@ def test_the_work_of_what_a_limit_lets_through_is_bounded(parser: Parser, data: 
 def test_the_work_of_an_input_is_bounded_by_its_size(name: str) -> None:
     """Valid inputs cost most: an error ends the parsing."""
     parser = PARSERS[name]
-    parser.run(parser.seeds()[0])  # cached values
+    parser.check(parser.seeds()[0])  # cached values
     for seed in parser.seeds():
         assert calls_of(parser, seed) < CALLS_MAX
 

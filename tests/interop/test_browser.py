@@ -17,14 +17,16 @@ BROWSER_SECONDS = 60.0
 def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
     command = shutil.which("chromium") or shutil.which("chromium-browser")
     if command is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("needs chromium; the package chromium has it")
     picture = tmp_path / "page.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     # One of a snap cannot write here; none starts where the path is too long for its sockets.
     words = [command, *flags, f"--screenshot={picture}", "about:blank"]
     trial = subprocess.run(words, capture_output=True, timeout=BROWSER_SECONDS, check=False)
     if trial.returncode != 0 or not picture.exists():
-        pytest.skip("chromium does not run here")
+        pytest.skip(
+            "needs a chromium that runs here: not one of a snap, and a short path for temporary files"
+        )
     picture.unlink()
 
     async def browse(*words: str) -> str:

@@ -72,7 +72,7 @@ def test_packets_that_vanish_between_namespaces_cost_nobody_a_block(tmp_path: Pa
     """Where the machine has network namespaces: a cut that nobody is told of, for everybody."""
     reason = why_not_namespaces()
     if reason is not None:
-        pytest.skip(f"no network namespaces: {reason}")
+        pytest.skip(f"needs network namespaces, which root with iproute2 and util-linux can make: {reason}")
     options = ("--seed", "3", "--blocks", "50", "--faults", "1", "--kinds", "cut", "--seconds", "1")
     size = ("--rate", "30", "--clients", "3", "--subscribers", "2", "--publishers", "2")
     command = [sys.executable, "-m", "tests.chaos", *options, *size, "--folder", str(tmp_path)]

@@ -67,7 +67,7 @@ class Clock:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         compiler = shutil.which("cc")
         if compiler is None:
-            pytest.skip("no C compiler")
+            pytest.skip("needs a C compiler as cc; the package gcc has one")
         source, library, self._path = folder / "shift.c", folder / "shift.so", folder / "shift"
         source.write_text(SHIFT)
         subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source], check=True)

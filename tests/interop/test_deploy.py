@@ -30,11 +30,11 @@ DEFAULTS = Settings()
 PORTS = {DEFAULTS.grpc_address.port, DEFAULTS.tcp_address.port, DEFAULTS.http_address.port}
 
 
-def run_tool(name: str, *args: str) -> str:
-    """Run a tool that is not a Python package; skip where it is not installed."""
+def expect_success(name: str, *args: str) -> str:
+    """Run a tool that is no Python package, and return its output; skip where it is not installed."""
     tool = shutil.which(name)
     if tool is None:
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(f"needs {name} in PATH; its own package has it")
     done = subprocess.run([tool, *args], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -50,7 +50,10 @@ def documents(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_manifests_fit_their_schemas(path: Path) -> None:
     for document in documents(path):
-        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        try:
+            kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        except kubernetes_validate.ValidationError as error:
+            pytest.fail(f"{path.name}: {error}")
 
 
 def test_the_kustomization_names_every_manifest() -> None:
@@ -86,7 +89,7 @@ def test_the_archive_s_compose_file_gives_settings_to_every_node() -> None:
 
 
 def test_the_containerfile_has_no_finding() -> None:
-    run_tool("hadolint", str(DEPLOY / "Containerfile"))
+    expect_success("hadolint", str(DEPLOY / "Containerfile"))
 
 
 def test_the_user_whom_spark_runs_as_has_a_name() -> None:
@@ -108,19 +111,19 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     unit = tmp_path / "sluice.service"
     unit.write_text(text.replace("/opt/sluice/bin/sluice", "/bin/sh"))
     unit.chmod(0o644)  # whatever the umask: one that all may write is warned of
-    assert run_tool("systemd-analyze", "verify", str(unit)).strip() == ""
-    if int(run_tool("systemd-analyze", "--version").split()[1]) < 250:
-        pytest.skip("this systemd tells nothing of a unit that is not installed")
-    score = run_tool("systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit))
+    assert expect_success("systemd-analyze", "verify", str(unit)).strip() == ""
+    if int(expect_success("systemd-analyze", "--version").split()[1]) < 250:
+        pytest.skip("needs systemd 250 or later, which judges a unit that is not installed")
+    score = expect_success("systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit))
     assert "Overall exposure level" in score
 
 
 def test_haproxy_takes_its_configuration() -> None:
-    run_tool("haproxy", "-c", "-f", str(DEPLOY / "haproxy" / "haproxy.cfg"))
+    expect_success("haproxy", "-c", "-f", str(DEPLOY / "haproxy" / "haproxy.cfg"))
 
 
 def test_prometheus_takes_its_configuration() -> None:
-    run_tool("promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
+    expect_success("promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
 
 
 # --- against what they name ---------------------------------------------------------------------------------
@@ -208,7 +211,8 @@ def test_the_settings_of_the_cluster_are_settings(tmp_path: Path) -> None:
     (config,) = documents(DEPLOY / "kubernetes" / "config.yaml")
     file = tmp_path / "sluice.toml"
     file.write_text(config["data"]["sluice.toml"].replace("# ledger_keys", "ledger_keys"))
-    resolve({}, {}, file)
+    settings = resolve({}, {}, file).settings
+    assert len(settings.peers) == 2
 
 
 def test_ports_are_the_defaults() -> None:

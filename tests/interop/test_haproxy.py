@@ -51,7 +51,7 @@ async def haproxy(configuration: Path) -> AsyncIterator[None]:
     """HAProxy, until the end of the test."""
     command = shutil.which("haproxy")
     if command is None:
-        pytest.skip("haproxy is not installed")
+        pytest.skip("needs haproxy; the package haproxy has it")
     log = configuration.with_suffix(".log")
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
@@ -75,7 +75,7 @@ async def ready_for_publishers(node: Node) -> int:
 
 async def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
     if shutil.which("haproxy") is None:
-        pytest.skip("haproxy is not installed")
+        pytest.skip("needs haproxy; the package haproxy has it")
 
     publish_port, tcp_port = free_ports(2)
     async with running_node(tmp_path / "a") as a:

@@ -81,7 +81,7 @@ def items_over_tcp(host: str, port: int, last: int) -> Iterator[bytes]:
             pieces.append(entry.data)
 
 
-def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
+def check_reads(node: NodeProcess, folder: Path, chain: Path) -> None:
     """Read a node's blocks in every way, and compare them with those that were published."""
     expected = [path.read_bytes() for path in files_of(chain)]
     last = len(expected) - 1
@@ -94,8 +94,8 @@ def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
         assert copy.read_bytes() == expected[number]
 
 
-def follow(node: NodeProcess, last: int, folder: Path, *arguments: str) -> None:
-    """Have another node take all blocks from a peer; its stream has the same bytes."""
+def check_follower(node: NodeProcess, last: int, folder: Path, *arguments: str) -> None:
+    """Have another node take all blocks from a peer."""
     with NodeProcess(folder, folder.with_suffix(".log"), [*KEY, "--peer", node.grpc, *arguments]) as other:
         give_up_at = time.monotonic() + COMMAND_SECONDS
         while other.metrics()["sluice_last_block"] != last:
@@ -112,13 +112,13 @@ def test_with_defaults_every_party_takes_them(tmp_path: Path) -> None:
     )
     store(chain, stored)
     with NodeProcess(stored, tmp_path / "node.log", KEY) as node:
-        read_all(node, tmp_path, chain)
+        check_reads(node, tmp_path, chain)
         verified = said("verify", node.grpc, *KEY)
         assert f"{len(SIZES)} blocks: {len(SIZES)} accepted, 0 refused" in verified
         for number, items in enumerate(items_over_tcp(*node.tcp, last)):
             assert items == b"".join(read_block_file(chain / f"{number}.blk").items)
         assert number == last
-        follow(node, last, tmp_path / "peer")
+        check_follower(node, last, tmp_path / "peer")
     for folder in (stored, tmp_path / "peer"):
         assert f"{len(SIZES)} blocks: sound" in said("check", folder)
     streams = [(folder / "datastream.bin").read_bytes() for folder in (stored, tmp_path / "peer")]
@@ -129,10 +129,10 @@ def test_what_is_stored_is_served_after_the_limit_was_lowered(tmp_path: Path) ->
     chain, stored = write_chain(tmp_path / "chain", large_chain(CONSENSUS_NODE_SIZES)), tmp_path / "node"
     store(chain, stored)
     with NodeProcess(stored, tmp_path / "node.log", [*KEY, *LOWERED]) as node:
-        read_all(node, tmp_path, chain)
+        check_reads(node, tmp_path, chain)
         # And its standbys take them, whatever they take from publishers.
         last = len(CONSENSUS_NODE_SIZES) - 1
-        follow(node, last, tmp_path / "standby", "--role", "standby", *LOWERED)
+        check_follower(node, last, tmp_path / "standby", "--role", "standby", *LOWERED)
 
 
 @pytest.mark.spark

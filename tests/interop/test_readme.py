@@ -80,7 +80,7 @@ def test_the_transcript_runs(tmp_path: Path) -> None:
     assert [entry_type for _, entry_type, _ in entries[:3]] == ["0xb0", "0x1", "0x3"]
 
 
-@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a clone")
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs a clone with its .git")
 def test_what_the_transcript_leaves_in_a_clone_is_ignored() -> None:
     """A private key is among it."""
     left = ["network.key", "blocks/0.blk", "sluice-data/datastream.bin"]

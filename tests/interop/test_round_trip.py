@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.spark import publish

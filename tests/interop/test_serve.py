@@ -60,7 +60,10 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     assert got == (1, f"sluice: {line}\n")
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder here that refuses everybody's files")
+@pytest.mark.skipif(
+    not Path("/proc/self").is_dir(),
+    reason="needs /proc, which Linux has: a folder that refuses everybody's files",
+)
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     status, text = refused(*ANYWHERE, *KEY, "--data-dir", "/proc/self/sluice-data")
     assert status == 1
@@ -116,7 +119,7 @@ def test_bad_usage_makes_nothing(tmp_path: Path, arguments: tuple[str, ...], lin
 def test_the_command_is_installed() -> None:
     sluice = Path(sys.executable).with_name("sluice")
     if not sluice.exists():
-        pytest.skip("sluice-gateway is not installed beside this interpreter")
+        pytest.skip("needs sluice-gateway beside this interpreter; pip install -e . installs it")
     done = subprocess.run([sluice, "serve", "--help"], capture_output=True, text=True, check=True)
     assert "Run one node: take blocks from publishers over gRPC" in done.stdout
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.publishers.report import PublishReport, add_reports, by_publisher

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from sluice.publishers.limits import MIB

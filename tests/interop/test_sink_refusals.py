@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from pyspark.errors import PySparkException
 
@@ -77,7 +77,9 @@ def test_wrong_columns_are_named_before_any_task(spark: SparkSession) -> None:
 
 
 def test_an_empty_frame_is_published_by_doing_nothing(spark: SparkSession) -> None:
-    frame_of(spark, []).write.format("blockstream").mode("append").option("gateways", "127.0.0.1:1").save()
+    with running(FakeNode()) as node:
+        frame_of(spark, []).write.format("blockstream").mode("append").option("gateways", node.address).save()
+    assert node.stream_count == 0
 
 
 def test_a_gateway_of_other_keys(spark: SparkSession, tmp_path: Path) -> None:

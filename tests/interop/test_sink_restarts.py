@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.publishers.spark.failures import is_passing
 from tests.interop.sink_driver import start_query

@@ -216,7 +216,8 @@ async def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
             stopped.send(signal.SIGSTOP)
             await publishing.reach(publishing.offered + 20)
             stopped.send(signal.SIGCONT)
-        await publishing.end()
+        count = await publishing.end()
+        assert await last_of(a) == count - 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -293,4 +293,5 @@ async def test_no_stranger_confirms_a_block(tmp_path: Path) -> None:
             for away in (b, c):
                 away.send(signal.SIGCONT)
             await publishing.reach(publishing.acknowledged + 30)
-        await publishing.end()
+        count = await publishing.end()
+        assert await last_of(a) == count - 1

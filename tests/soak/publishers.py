@@ -252,7 +252,7 @@ async def run_stuck(
     while not feed.ended:
         with DeafClient(parse_address(address), STUCK_SECONDS) as client:
             client.ask(path, message)
-            cut = asyncio.ensure_future(asyncio.to_thread(client.wait_until_closed))
+            cut = asyncio.ensure_future(asyncio.to_thread(client.expect_close))
             while not cut.done() and (stays or not feed.ended):
                 await asyncio.wait({cut}, timeout=WAIT_SECONDS)
             if cut.done():

@@ -96,7 +96,7 @@ def test_zstd_makes_the_stream_file_of_the_archive(tmp_path: Path) -> None:
     """As docs/spec/archive.md says."""
     zstd = shutil.which("zstd")
     if zstd is None:
-        pytest.skip("no zstd")
+        pytest.skip("needs the command zstd; the package zstd has it")
     made = tmp_path / "datastream.bin"
     line = f"cat headers/000000000064.zst segments/*.seg | {zstd} -dc > {made}"
     subprocess.run(line, shell=True, cwd=ARCHIVE, check=True)

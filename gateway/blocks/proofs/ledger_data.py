@@ -49,7 +49,7 @@ PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
 FIELDS_TO_BEGIN: Final = 6
-"""What a message costs, in fields: a block may have two million short ones."""
+"""The cost of a message, in fields: a block may have two million short messages."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,

@@ -61,7 +61,9 @@ def file(tmp_path: Path) -> Iterator[Written]:
     written = Written(tmp_path / "file")
     if file_system_of(written.fd) not in append_window._OVERWRITING:
         os.close(written.fd)
-        pytest.skip("no window on this file system")
+        pytest.skip(
+            "needs a file system that overwrites in place, as ext4 or tmpfs; --basetemp names a folder on one"
+        )
     yield written
     written.window.forget()
     os.close(written.fd)

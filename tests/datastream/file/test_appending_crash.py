@@ -183,7 +183,7 @@ def step_count(path: Path, work: Work, limits: StreamLimits = STREAM_LIMITS) -> 
     return len(disk.steps)
 
 
-def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
+def check_after_crash(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
     """Reopen after a crash and check the properties."""
     with opened(path, disk) as streamer:
         found = list(streamer.read_entries(0))
@@ -216,17 +216,17 @@ def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
 @pytest.mark.parametrize("work", [work, work_in_halves])
 def test_every_boundary(memory_path: Path, work: Work) -> None:
     ways = ("none", "all", "prefix", "sectors") if work is not work_in_halves or LONG else ("sectors",)
-    crash_everywhere(memory_path / "s.bin", ways, work)
+    check_every_crash(memory_path / "s.bin", ways, work)
 
 
 @pytest.mark.parametrize("bookmarks_max", [2, 1000])
 def test_every_boundary_of_commits_without_a_flush(memory_path: Path, bookmarks_max: int) -> None:
     """The process is killed, also in mid-copy: its writes are there, the index may lag."""
     limits = StreamLimits(pending_bookmarks_max=bookmarks_max)
-    crash_everywhere(memory_path / "s.bin", ("all",), partial(work, flush=False), limits)
+    check_every_crash(memory_path / "s.bin", ("all",), partial(work, flush=False), limits)
 
 
-def crash_everywhere(
+def check_every_crash(
     path: Path, ways: Sequence[str], work: Work, limits: StreamLimits = STREAM_LIMITS
 ) -> None:
     """Run a workload, and before each of its steps reopen what a crash may leave then.
@@ -249,7 +249,7 @@ def crash_everywhere(
                 if state not in checked:
                     checked.add(state)
                     where = f"crash before step {len(disk.steps) - 1} ({how}), index {index}"
-                    check(left, MemoryDisk.of(image), run, where)
+                    check_after_crash(left, MemoryDisk.of(image), run, where)
                 shutil.rmtree(left.with_name("s.db"), ignore_errors=True)
 
     with opened(path, disk, limits) as streamer:
@@ -423,7 +423,7 @@ def test_a_flush_fails_and_then_a_crash_comes(memory_path: Path, failures: int, 
                 run.acknowledged, run.offered = list(kept), list(kept)
                 insist_on_commit(streamer, run, bookmark(50), (1, b"next " * 3_000))
         image = disk.image_after_crash(later.choice(["none", "all", "sectors"]), later)
-        check(path, MemoryDisk.of(image), run, where)
+        check_after_crash(path, MemoryDisk.of(image), run, where)
         shutil.rmtree(path.with_name("s.db"))
 
 
@@ -445,7 +445,7 @@ def test_a_crash_while_putting_right(memory_path: Path) -> None:
             with opened(path, repaired):
                 break
         except PowerLost:
-            check(
+            check_after_crash(
                 path,
                 MemoryDisk.of(repaired.image_after_crash("prefix", random.Random(2))),
                 run,
@@ -485,4 +485,4 @@ def test_unflushed_commits_that_a_power_failure_lost(memory_path: Path) -> None:
     with DataStreamer.open(path, disk=disk, judge=lambda evidence: evidence.file.committed) as streamer:
         assert list(streamer.read_entries(0)) == entries(bookmark(1), (1, b"flushed"))
     run = Run([bookmark(1), (1, b"flushed")], [bookmark(1), (1, b"flushed")])
-    check(path, disk, run, "unflushed")
+    check_after_crash(path, disk, run, "unflushed")

@@ -78,7 +78,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "disk":
         yield tmp_path
     elif not SHARED_MEMORY.is_mount() or not os.access(SHARED_MEMORY, os.W_OK):
-        pytest.skip("no tmpfs at /dev/shm")
+        pytest.skip("needs a tmpfs at /dev/shm, as Linux mounts it")
     else:
         with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as name:
             yield Path(name)
@@ -139,7 +139,9 @@ def disk(
     create_file(path, b"h" * 4_096, 4 << 20)
     disk = RealDisk(path)
     if not takes_direct_writes(disk.fileno()):
-        pytest.skip("direct writes go through the page cache here")
+        pytest.skip(
+            "needs a file system with direct writes, as ext4 or XFS; --basetemp names a folder on one"
+        )
     if request.param != "directly":
         monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
     yield disk
@@ -314,7 +316,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file of three such pieces."""
     shm = Path("/dev/shm")
     if request.param == "shm" and not os.access(shm, os.W_OK):
-        pytest.skip("no tmpfs here")
+        pytest.skip("needs a tmpfs at /dev/shm, as Linux mounts it")
     path = (tmp_path if request.param == "here" else shm) / f"past-cache-{os.getpid()}"
     path.write_bytes(b"".join(bytes((letter,)) * SIZE for letter in b"abc"))
     yield path
@@ -354,7 +356,9 @@ def test_a_disk_that_gives_a_part_is_asked_for_the_rest(
     fd = os.open(path, os.O_RDONLY)
     try:
         if not takes_direct_writes(fd):
-            pytest.skip("direct reads go through the page cache here")
+            pytest.skip(
+                "needs a file system with direct reads, as ext4 or XFS; --basetemp names a folder on one"
+            )
 
         def in_parts(number: int, buffers: list[memoryview], offset: int) -> int:
             with memoryview(buffers[0]) as whole, whole[:4_096] as part:

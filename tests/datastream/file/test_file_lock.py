@@ -121,9 +121,9 @@ def test_a_bind_mount_leads_to_the_same_lock(path: Path, tmp_path: Path) -> None
     folder.mkdir()
     mount = shutil.which("mount")
     if os.getuid() or mount is None:
-        pytest.skip("no root, or no mount")
+        pytest.skip("needs root, and the command mount")
     if subprocess.run([mount, "--bind", path.parent, folder], check=False, capture_output=True).returncode:
-        pytest.skip("nothing may be mounted here")
+        pytest.skip("needs the right to mount (CAP_SYS_ADMIN)")
     try:
         with DataStreamer.open(path):
             assert "s.bin: the stream is in use" in opened_elsewhere(folder / "s.bin")
@@ -178,8 +178,8 @@ def test_a_server_elsewhere_that_grants_no_lease_is_no_writer(
 ) -> None:
     """NFS and SMB answer as if there were a writer, unless the server has delegated the file."""
     monkeypatch.setattr(file_lock, "file_system_of", lambda fd: 0x6969)
-    with held("writer", path):
-        DataStreamer.open(path).close()
+    with held("writer", path), DataStreamer.open(path) as streamer:
+        assert streamer.committed.total_entries == 1
 
 
 def test_whoever_looks_at_a_stream_in_use_by_another_name_is_refused(path: Path, tmp_path: Path) -> None:
@@ -334,7 +334,9 @@ def test_a_folder_that_may_not_be_made_is_not_locked(
         mkdir(self, *args, **more)
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    DataStreamer.open(dotted).close()
+    with DataStreamer.open(dotted) as streamer:
+        assert streamer.committed.total_entries == 1
+        assert names(tmp_path) == ["v1.2"]
 
 
 def test_a_go_program_that_was_given_a_path_with_two_dots(

@@ -59,7 +59,7 @@ def test_direct_writes_as_the_kernel_says(
 
 @pytest.mark.skipif(
     not SHARED_MEMORY.is_mount() or not os.access(SHARED_MEMORY, os.W_OK),
-    reason="no tmpfs at /dev/shm",
+    reason="needs a tmpfs at /dev/shm, as Linux mounts it",
 )
 def test_tmpfs_writes_through_the_cache() -> None:
     path = SHARED_MEMORY / f"sluice-test-{os.getpid()}"
@@ -83,7 +83,7 @@ def test_what_the_page_cache_holds(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 65_536)
     with path.open("r+b") as file:
         if has_no_disk(file.fileno()):
-            pytest.skip("there is nothing but the page cache here")
+            pytest.skip("needs a file system with a disk; --basetemp names a folder on one")
         assert is_cached(file.fileno(), 65_536, 0)
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
-from tests.datastream.fuzz_opener import HOW, Mutation, main, run_case, template
+from tests.datastream.fuzz_opener import HOW, Mutation, check_case, main, template
 
 _OFFSETS = st.one_of(
     st.integers(0, 60),
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(mutations=[Mutation("cut", 0)], how="no index")
 @example(mutations=[Mutation("set", 46, b"\xff" * 8)], how="read only")
 def test_mutated_files(folder: Path, mutations: list[Mutation], how: str) -> None:
-    run_case(folder, (folder / "s.bin").read_bytes(), mutations, how)
+    check_case(folder, (folder / "s.bin").read_bytes(), mutations, how)
 
 
 def test_the_long_run_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,7 @@ def test_an_empty_master_is_relayed_too(tmp_path: Path) -> None:
                 await relay.started.wait()
                 commit(streamer, *ITEMS)
                 await until_it_has(relay, 40)
+                assert relay.committed == streamer.committed
 
     with DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer:
         run(lambda: scenario(streamer))

@@ -18,29 +18,10 @@ from sluice.gateway.commands.restore import command as restore_command
 from sluice.gateway.errors import Fatal
 from tests.certificates import Authority
 from tests.gateway.archive import test_restore
-from tests.gateway.archive.chains import archive, fill
-from tests.gateway.archive.native_chains import archive_native
 from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server, s3_store
 from tests.gateway.archive.test_beginning import change, page_of, segments
 
 SOUND = "3 segments, 1154 entries, 193 bookmarks, 192 pages, 192 blocks"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of a chain: three segments."""
-    folder = tmp_path_factory.mktemp("made")
-    fill(folder / "node")
-    archive(folder / "node", folder / "archive")
-    shutil.rmtree(folder / "node")
-    return folder / "archive"
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    shutil.copytree(made, tmp_path / "archive")
-    return tmp_path / "archive"
 
 
 def run(place: Path | str, *options: str) -> Result:
@@ -60,19 +41,19 @@ def words(place: Path, *options: str) -> list[str]:
     return [finding["what"] for finding in found(place, *options)["findings"]]
 
 
-def test_a_sound_archive(made: Path) -> None:
-    assert run(made).output.startswith(f"file://{made}: {SOUND}, ")
-    assert run(made).output.endswith("bytes: sound\n")
-    assert run(made, "--indexes").output.endswith("bytes: sound; only the indexes were read\n")
-    read = found(made)
+def test_a_sound_archive(archived: Path) -> None:
+    assert run(archived).output.startswith(f"file://{archived}: {SOUND}, ")
+    assert run(archived).output.endswith("bytes: sound\n")
+    assert run(archived, "--indexes").output.endswith("bytes: sound; only the indexes were read\n")
+    read = found(archived)
     assert (read["last_block"], read["counts"]["note"], read["findings"]) == (191, 0, [])
 
 
-def test_an_archive_in_a_store(made: Path, tmp_path: Path) -> None:
+def test_an_archive_in_a_store(archived: Path, tmp_path: Path) -> None:
     with as_s3_user(), s3_server() as port:
         store = s3_store(port, "deep/prefix")
-        for file in made.rglob("*.*"):
-            store.put_new(str(file.relative_to(made)), file.read_bytes())
+        for file in archived.rglob("*.*"):
+            store.put_new(str(file.relative_to(archived)), file.read_bytes())
         url, endpoint = f"s3://{BUCKET}/deep/prefix", f"--endpoint=http://127.0.0.1:{port}"
         assert run(url, endpoint).output.startswith(f"{url}: {SOUND}, ")
         result = CliRunner().invoke(restore_command, [url, str(tmp_path / "new"), endpoint])
@@ -83,12 +64,14 @@ def test_an_archive_in_a_store(made: Path, tmp_path: Path) -> None:
         assert streamer.committed.total_entries == 1152
 
 
-def test_an_archive_in_a_store_with_a_certificate_of_a_private_authority(made: Path, tmp_path: Path) -> None:
+def test_an_archive_in_a_store_with_a_certificate_of_a_private_authority(
+    archived: Path, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     with as_s3_user(), s3_server() as port, FaultProxy(port, authority.context("store")) as proxy:
         store = s3_store(port)
-        for file in made.rglob("*.*"):
-            store.put_new(str(file.relative_to(made)), file.read_bytes())
+        for file in archived.rglob("*.*"):
+            store.put_new(str(file.relative_to(archived)), file.read_bytes())
         ours = [f"--endpoint=https://localhost:{proxy.port}", f"--tls-ca={authority.path}"]
         assert run(f"s3://{BUCKET}/prefix", *ours, "--indexes").output.startswith(
             f"s3://{BUCKET}/prefix: {SOUND}, "
@@ -97,7 +80,7 @@ def test_an_archive_in_a_store_with_a_certificate_of_a_private_authority(made: P
         assert result.exit_code == 0, result.output
 
 
-def test_while_the_store_is_away_nothing_is_said(made: Path) -> None:
+def test_while_the_store_is_away_nothing_is_said(archived: Path) -> None:
     with as_s3_user():
         result = run(f"s3://{BUCKET}/x", "--endpoint=http://127.0.0.1:1", "--timeout=0.1")
     assert isinstance(result.exception, ArchiveUnavailable)
@@ -223,22 +206,14 @@ def test_options_of_files_are_refused(place: Path, tmp_path: Path) -> None:
     assert run("s3:/bucket").exit_code == run("ftp://host/x").exit_code == 2
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("native")
-    archive_native(folder / "node", folder / "archive")
-    shutil.rmtree(folder / "node")
-    return folder / "archive"
-
-
 def test_both_streams_of_the_native_layout(native: Path, tmp_path: Path) -> None:
-    result = run(native)
+    result = run(native / "archive")
     assert result.exit_code == 0, result.output
     network, blocks = result.output.splitlines()
-    assert network.startswith(f"file://{native}: 2 segments, 193 entries, 65 bookmarks, 128 pages, ")
-    assert blocks.startswith(f"file://{native}/blocks: 1 segments, ")
+    assert network.startswith(f"file://{native}/archive: 2 segments, 193 entries, 65 bookmarks, 128 pages, ")
+    assert blocks.startswith(f"file://{native}/archive/blocks: 1 segments, ")
     assert ", 64 blocks, " in blocks
-    shutil.copytree(native, tmp_path / "archive")
+    shutil.copytree(native / "archive", tmp_path / "archive")
     segments(tmp_path / "archive")[1].unlink()
     (tmp_path / "archive/headers/000000000128.zst").unlink()
     result = run(tmp_path / "archive")  # the network's archive is behind
@@ -247,7 +222,7 @@ def test_both_streams_of_the_native_layout(native: Path, tmp_path: Path) -> None
 
 
 def test_blocks_whose_entries_are_others(native: Path, tmp_path: Path) -> None:
-    shutil.copytree(native, tmp_path / "archive")
+    shutil.copytree(native / "archive", tmp_path / "archive")
     path = segments(tmp_path / "archive")[0]
     page = bytearray(page_of(path, 5))
     page[500_000] ^= 1

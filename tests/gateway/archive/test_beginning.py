@@ -22,27 +22,10 @@ from sluice.gateway.archive.segment import (
     segment_of,
 )
 from sluice.gateway.errors import GatewayError
-from tests.gateway.archive.chains import archive, blocks_of_a_page, fill
+from tests.gateway.archive.chains import blocks_of_a_page
 from tests.nodes import ledger_key, running_node, wire_to
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of the chain: three segments."""
-    folder = tmp_path_factory.mktemp("archived")
-    fill(folder / "node")
-    archive(folder / "node", folder / "archive")
-    shutil.rmtree(folder / "node")
-    return folder / "archive"
-
-
-@pytest.fixture
-def place(archived: Path, tmp_path: Path) -> Path:
-    """A copy of that archive."""
-    shutil.copytree(archived, tmp_path / "archive")
-    return tmp_path / "archive"
 
 
 def segments(place: Path) -> list[Path]:
@@ -178,11 +161,27 @@ async def test_a_page_that_is_not_of_the_proved_blocks_is_not_served(place: Path
             assert list(answers[number].block.items) == list(blocks[number].items)
 
 
+async def test_an_archive_that_was_refused_and_then_mended(place: Path, tmp_path: Path) -> None:
+    first, new = segments(place)[0], tmp_path / "new"
+    whole = first.read_bytes()
+    another_root(place)
+    for _ in range(2):
+        with pytest.raises(GatewayError, match=f"archive file://{place}.*sluice check file://"):
+            async with running_node(new, archive_url=f"file://{place}"):
+                pass
+    segments(place)[0].unlink()
+    first.write_bytes(whole)
+    async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
+        assert (await wire.get_block(5)).block.items
+    assert not (new / ".archive-start").exists()
+
+
 async def test_an_interrupted_beginning_is_begun_again(place: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     async with running_node(new, archive_url=f"file://{place}"):
         pass
-    (new / "datastream.bin").unlink()
+    with (new / "datastream.bin").open("r+b") as file:
+        file.truncate(MIB)
     (new / ".archive-start").touch()
     async with running_node(new, archive_url=f"file://{place}") as node, wire_to(node) as wire:
         assert (await wire.get_block(5)).block.items

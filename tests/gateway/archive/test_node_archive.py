@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,28 +14,13 @@ from sluice.datastream.layout import Entry
 from sluice.gateway.api import node_pb2
 from sluice.gateway.commands import truncate
 from sluice.gateway.node.node import Node
-from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, blocks_of_a_page, fill
+from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, blocks_of_a_page
 from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
 from tests.gateway.store.test_block_store import verified
 from tests.nodes import running_node, until, wire_to
 
 MIB = 1 << 20
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder of the chain."""
-    folder = tmp_path_factory.mktemp("filled")
-    fill(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(filled: Path, tmp_path: Path) -> Path:
-    """A copy of that folder."""
-    shutil.copytree(filled, tmp_path / "node")
-    return tmp_path / "node"
 
 
 async def until_given_up(node: Node) -> None:

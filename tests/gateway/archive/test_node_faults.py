@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from sluice.datastream.client.client import StreamClient
 from sluice.datastream.errors import CommandRefused, ConnectionEnded
 from sluice.gateway.api import node_pb2
 from sluice.gateway.node.node import Node
-from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, blocks_of_a_page, fill
+from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, blocks_of_a_page
 from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server
 from tests.nodes import Wire, running_node, until, wire_to
 
@@ -30,13 +29,6 @@ def proxy() -> Iterator[FaultProxy]:
     """An empty bucket behind a proxy."""
     with as_s3_user(), s3_server() as port, FaultProxy(port) as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("filled")
-    fill(folder)
-    return folder
 
 
 def settings(proxy: FaultProxy) -> dict[str, object]:
@@ -65,10 +57,9 @@ async def read_local(node: Node, wire: Wire) -> None:
 
 
 @pytest.mark.slow
-async def test_a_store_that_does_not_take_segments(filled: Path, tmp_path: Path, proxy: FaultProxy) -> None:
-    shutil.copytree(filled, tmp_path / "node")
+async def test_a_store_that_does_not_take_segments(folder: Path, proxy: FaultProxy) -> None:
     proxy.fault = "403"
-    async with running_node(tmp_path / "node", **settings(proxy)) as node, wire_to(node) as wire:
+    async with running_node(folder, **settings(proxy)) as node, wire_to(node) as wire:
         await until(lambda: "403" in words_of(node))
         await read_local(node, wire)
         assert not node.reporter.readiness()  # there is room for days
@@ -88,10 +79,9 @@ async def test_a_store_that_does_not_take_segments(filled: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
-async def test_a_store_that_does_not_give_pages(filled: Path, tmp_path: Path, proxy: FaultProxy) -> None:
-    shutil.copytree(filled, tmp_path / "node")
+async def test_a_store_that_does_not_give_pages(folder: Path, proxy: FaultProxy) -> None:
     blocks = list(blocks_of_a_page())
-    async with running_node(tmp_path / "node", **settings(proxy)) as node, wire_to(node) as wire:
+    async with running_node(folder, **settings(proxy)) as node, wire_to(node) as wire:
         remote = node.store.streamer.remote
         await until(lambda: remote.archived_pages == ARCHIVED_PAGES and remote.end >= 120)
         for place, (fault, words) in enumerate(
@@ -117,11 +107,8 @@ async def test_a_store_that_does_not_give_pages(filled: Path, tmp_path: Path, pr
             assert "archive" not in words_of(node)
 
 
-async def test_who_waits_for_a_slow_store_holds_up_nobody(
-    filled: Path, tmp_path: Path, proxy: FaultProxy
-) -> None:
-    shutil.copytree(filled, tmp_path / "node")
-    async with running_node(tmp_path / "node", **settings(proxy)) as node, wire_to(node) as wire:
+async def test_who_waits_for_a_slow_store_holds_up_nobody(folder: Path, proxy: FaultProxy) -> None:
+    async with running_node(folder, **settings(proxy)) as node, wire_to(node) as wire:
         remote = node.store.streamer.remote
         await until(lambda: remote.archived_pages == ARCHIVED_PAGES and remote.end >= 120)
         proxy.fault = "slow"

@@ -23,28 +23,11 @@ from sluice.gateway.archive.restore import Restoring, StoredStream, open_streams
 from sluice.gateway.commands.restore import command
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store.block_store import BlockStore
-from tests.gateway.archive.chains import ARCHIVED_PAGES, archive, blocks_of_a_page, fill
-from tests.gateway.archive.native_chains import archive_native
+from tests.gateway.archive.chains import ARCHIVED_PAGES, blocks_of_a_page
 from tests.gateway.archive.test_beginning import change, page_of, segments
 from tests.gateway.store.test_block_store import verified
 
 ARCHIVED_BLOCKS = ARCHIVED_PAGES
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `node`, a data folder, and `archive`, its archive of three segments."""
-    folder = tmp_path_factory.mktemp("made")
-    fill(folder / "node")
-    archive(folder / "node", folder / "archive")
-    return folder
-
-
-@pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    """A copy of the archive."""
-    shutil.copytree(made / "archive", tmp_path / "archive")
-    return tmp_path / "archive"
 
 
 def restore(place: Path, folder: Path, *options: str) -> Result:
@@ -67,15 +50,15 @@ def same_entries(folder: Path, whole: Path, name: str = "datastream.bin") -> int
     return end.total_entries - 1
 
 
-def test_the_folder_is_that_of_a_node(made: Path, tmp_path: Path) -> None:
-    result = restore(made / "archive", tmp_path / "new")
+def test_the_folder_is_that_of_a_node(filled: Path, archived: Path, tmp_path: Path) -> None:
+    result = restore(archived, tmp_path / "new")
     assert result.exit_code == 0, result.output
     assert result.output == (
         f"{tmp_path}/new/datastream.bin: {ARCHIVED_BLOCKS * 6} entries of 3 segments; "
         f"blocks 0 to {ARCHIVED_BLOCKS - 1}\n"
     )
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["datastream.bin", "datastream.db"]
-    assert same_entries(tmp_path / "new", made / "node") == ARCHIVED_BLOCKS * 6 - 1
+    assert same_entries(tmp_path / "new", filled) == ARCHIVED_BLOCKS * 6 - 1
     store = BlockStore.open(tmp_path / "new")
     assert (store.first_number, store.last_number) == (0, ARCHIVED_BLOCKS - 1)
     assert all(store.streamer.sums.has_sum(page) for page in range(ARCHIVED_PAGES - 1))
@@ -83,12 +66,12 @@ def test_the_folder_is_that_of_a_node(made: Path, tmp_path: Path) -> None:
         store.append([block])  # it goes on
         store.advance(block)
     store.close()
-    same_entries(tmp_path / "new", made / "node")
+    same_entries(tmp_path / "new", filled)
 
 
 @pytest.mark.parametrize("last", [0, 63, 64, 100])
-def test_up_to_a_block(made: Path, tmp_path: Path, last: int) -> None:
-    result = restore(made / "archive", tmp_path / "new", "--to-block", str(last), "--json")
+def test_up_to_a_block(filled: Path, archived: Path, tmp_path: Path, last: int) -> None:
+    result = restore(archived, tmp_path / "new", "--to-block", str(last), "--json")
     assert result.exit_code == 0, result.output
     (stream,) = json.loads(result.output)["streams"]
     assert (stream["last_block"], stream["entries"]) == (last, 6 * (last + 1))
@@ -96,19 +79,19 @@ def test_up_to_a_block(made: Path, tmp_path: Path, last: int) -> None:
     store = BlockStore.open(tmp_path / "new")
     assert store.last_number == last
     store.close()
-    same_entries(tmp_path / "new", made / "node")
+    same_entries(tmp_path / "new", filled)
 
 
-def test_a_block_that_is_not_archived(made: Path, tmp_path: Path) -> None:
-    result = restore(made / "archive", tmp_path / "new", "--to-block", "192")
+def test_a_block_that_is_not_archived(archived: Path, tmp_path: Path) -> None:
+    result = restore(archived, tmp_path / "new", "--to-block", "192")
     assert isinstance(result.exception, Fatal)
     assert "--to-block: got 192, expected 0 to 191" in str(result.exception)
 
 
 @pytest.mark.parametrize("name", ["datastream.bin", "datastream.db", "blocks.bin", "chain.json"])
-def test_a_folder_with_a_stream_is_refused(made: Path, tmp_path: Path, name: str) -> None:
+def test_a_folder_with_a_stream_is_refused(archived: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"precious")
-    result = restore(made / "archive", tmp_path)
+    result = restore(archived, tmp_path)
     assert str(result.exception) == f"{tmp_path}: got {name} in it, expected a folder without a stream"
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -130,10 +113,10 @@ def test_no_archive(tmp_path: Path) -> None:
 RUN = "import sys; from sluice.gateway.commands.restore import command; command(sys.argv[1:])"
 
 
-def restore_and_kill(made: Path, folder: Path, kills: int, seed: int) -> int:
+def restore_and_kill(filled: Path, archived: Path, folder: Path, kills: int, seed: int) -> int:
     """Kill the restoring of a chain again and again; return how often it ended by itself."""
     chance, killed, ended = random.Random(seed), 0, 0
-    line = [sys.executable, "-c", RUN, f"file://{made}/archive", str(folder)]
+    line = [sys.executable, "-c", RUN, f"file://{archived}", str(folder)]
     while killed < kills or not ended:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
         try:
@@ -146,18 +129,19 @@ def restore_and_kill(made: Path, folder: Path, kills: int, seed: int) -> int:
             continue
         assert process.returncode == 0, output
         assert not (folder / "restoring").exists()
-        assert same_entries(folder, made / "node") == ARCHIVED_BLOCKS * 6 - 1
+        assert same_entries(folder, filled) == ARCHIVED_BLOCKS * 6 - 1
         shutil.rmtree(folder)
         ended += 1
     return ended
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_the_same_command_goes_on(made: Path, tmp_path: Path) -> None:
-    assert restore_and_kill(made, tmp_path / "new", 100 if os.environ.get("SLUICE_LONG") else 5, 37)
+def test_killed_at_any_moment_the_same_command_goes_on(filled: Path, archived: Path, tmp_path: Path) -> None:
+    kills = 100 if os.environ.get("SLUICE_LONG") else 5
+    assert restore_and_kill(filled, archived, tmp_path / "new", kills, 37)
 
 
-def test_a_segment_that_is_there_is_not_fetched_again(made: Path, place: Path, tmp_path: Path) -> None:
+def test_a_segment_that_is_there_is_not_fetched_again(place: Path, tmp_path: Path) -> None:
     (stream,) = open_streams(f"file://{place}")
     last = segments(place)[2]
     content = last.read_bytes()
@@ -178,25 +162,27 @@ def leave_at(folder: Path, stream: StoredStream, moved: list[str]) -> None:
 
 
 @pytest.mark.parametrize("moved", [[], ["datastream.db"], ["datastream.db", "datastream.bin"]])
-def test_killed_while_the_files_are_moved(made: Path, tmp_path: Path, moved: list[str]) -> None:
-    (stream,) = open_streams(f"file://{made}/archive")
+def test_killed_while_the_files_are_moved(
+    filled: Path, archived: Path, tmp_path: Path, moved: list[str]
+) -> None:
+    (stream,) = open_streams(f"file://{archived}")
     leave_at(tmp_path / "new", stream, moved)
-    result = restore(made / "archive", tmp_path / "new")
+    result = restore(archived, tmp_path / "new")
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "new" / "restoring").exists()
-    assert same_entries(tmp_path / "new", made / "node") == ARCHIVED_BLOCKS * 6 - 1
+    assert same_entries(tmp_path / "new", filled) == ARCHIVED_BLOCKS * 6 - 1
 
 
-def test_a_stream_that_another_program_began_meanwhile_stays(made: Path, tmp_path: Path) -> None:
-    (stream,) = open_streams(f"file://{made}/archive")
+def test_a_stream_that_another_program_began_meanwhile_stays(archived: Path, tmp_path: Path) -> None:
+    (stream,) = open_streams(f"file://{archived}")
     leave_at(tmp_path / "new", stream, [])
     BlockStore.open(tmp_path / "new").close()
-    assert "got datastream.bin in it" in str(restore(made / "archive", tmp_path / "new").exception)
+    assert "got datastream.bin in it" in str(restore(archived, tmp_path / "new").exception)
     with DataStreamer.open(tmp_path / "new" / "datastream.bin", read_only=True) as streamer:
         assert streamer.committed.total_entries == 0
 
 
-def test_two_at_once(made: Path, tmp_path: Path) -> None:
+def test_two_at_once(tmp_path: Path) -> None:
     with Restoring(tmp_path / "new"), pytest.raises(Fatal, match="only one sluice restore"):
         Restoring(tmp_path / "new").__enter__()
 
@@ -297,14 +283,6 @@ def test_a_store_that_is_away_is_named(place: Path, tmp_path: Path) -> None:
 
 
 # --- other streams ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `node`, a data folder of the native layout, and `archive`."""
-    folder = tmp_path_factory.mktemp("native")
-    archive_native(folder / "node", folder / "archive")
-    return folder
 
 
 def test_both_files_of_the_native_layout_end_with_the_same_block(native: Path, tmp_path: Path) -> None:

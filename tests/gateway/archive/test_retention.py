@@ -13,7 +13,7 @@ from sluice.datastream.client.client import StreamClient
 from sluice.datastream.errors import CommandRefused
 from sluice.gateway.api import node_pb2
 from sluice.gateway.errors import SettingError
-from tests.gateway.archive.chains import BLOCKS, blocks_of_a_page, fill
+from tests.gateway.archive.chains import BLOCKS, blocks_of_a_page
 from tests.gateway.cluster.test_peer_follower import FAST, peers, until_block
 from tests.nodes import ANSWER_SECONDS, running_node, until, wire_to
 
@@ -22,11 +22,12 @@ KEPT = 100
 SECONDS = 60
 
 
-async def test_a_rolling_node_answers_for_what_it_has_and_says_what_is_gone(tmp_path: Path) -> None:
-    fill(tmp_path / "node")
+async def test_a_rolling_node_answers_for_what_it_has_and_says_what_is_gone(
+    folder: Path, tmp_path: Path
+) -> None:
     blocks = list(blocks_of_a_page())
     rolling = {"history_keep_blocks": KEPT}
-    async with running_node(tmp_path / "node", **rolling) as node, wire_to(node) as wire:
+    async with running_node(folder, **rolling) as node, wire_to(node) as wire:
         store = node.store
         async with asyncio.timeout(SECONDS):
             await until(lambda: store.first_available == BLOCKS - KEPT)
@@ -49,7 +50,7 @@ async def test_a_rolling_node_answers_for_what_it_has_and_says_what_is_gone(tmp_
             await client.start(store.entry_of(first))
             entry = await anext(aiter(client.entries()))
             assert entry.number == store.entry_of(first)
-    async with running_node(tmp_path / "node", **rolling) as node, wire_to(node) as wire:
+    async with running_node(folder, **rolling) as node, wire_to(node) as wire:
         assert node.store.first_available == first
         settings = FAST | {"peers": peers(node.grpc_address), "role": "standby", "first_block": "any"}
         async with running_node(tmp_path / "empty", **settings) as second:
@@ -57,13 +58,13 @@ async def test_a_rolling_node_answers_for_what_it_has_and_says_what_is_gone(tmp_
                 await until(lambda: second.following.problem is not None)
             assert "gone for good" in str(second.following.problem)
         assert (await wire.get_block(first)).block.items
-    shutil.copytree(tmp_path / "node", tmp_path / "copy")
-    async with running_node(tmp_path / "node", **rolling) as node:
+    shutil.copytree(folder, tmp_path / "copy")
+    async with running_node(folder, **rolling) as node:
         settings = FAST | {"peers": peers(node.grpc_address), "role": "standby"}
         async with running_node(tmp_path / "copy", **settings) as second:
             await until_block(second, BLOCKS - 1)
             assert second.store.first_available == first
-    assert check_stream(tmp_path / "node" / "datastream.bin").is_sound
+    assert check_stream(folder / "datastream.bin").is_sound
 
 
 async def test_an_archive_and_a_rolling_history_exclude_each_other(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -376,3 +378,29 @@ def test_nobody_waits_for_a_store_that_is_silent_when_the_archive_is_closed(stre
         with pytest.raises(ArchiveUnavailable, match=r"stream.json: the archive is being closed"):
             store.get("stream.json")
         peer.close()
+
+
+# --- priority -----------------------------------------------------------------------------------------------
+
+
+def children_niceness(stop: threading.Event) -> list[int]:
+    """Return the last niceness of each child of this process that came and went until `stop`."""
+    seen: dict[int, int] = {}
+    while not stop.wait(0.01):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):
+                for word in (task / "children").read_text().split():
+                    seen[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
+    return list(seen.values())
+
+
+@pytest.mark.parametrize(("local_bytes", "expected"), [(0, [19, 19]), (64 * MIB, [0, 19])])
+def test_building_has_low_priority_until_the_disk_would_outgrow_its_window(
+    streamer: DataStreamer, store: ArchiveStore, local_bytes: int, expected: list[int]
+) -> None:
+    ours, stop = os.getpriority(os.PRIO_PROCESS, 0), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        seen = threads.submit(children_niceness, stop)
+        run(Uploader(streamer, store, plan_of(streamer, local_bytes=local_bytes)))
+        stop.set()
+        assert seen.result() == [min(ours + more, 19) for more in expected]

@@ -313,7 +313,9 @@ def long_state_proof(summary: BlockSummary, number: int, sibling_count: int) -> 
     return encoded, inner_hash(inner_hash(leaf_hash(timestamp), value), other.root_hash)
 
 
-@pytest.mark.skipif(os.environ.get("SLUICE_LONG") != "1", reason="processor time; SLUICE_LONG=1 for it")
+@pytest.mark.skipif(
+    os.environ.get("SLUICE_LONG") != "1", reason="takes much processor time; SLUICE_LONG=1 runs it"
+)
 def test_the_dearest_block_takes_less_than_a_second() -> None:
     """Block 0 has 128 nodes, a full search, and all proofs with all siblings, refused for both roots."""
     book = TssNetwork(tuple((1 << 62) + node for node in range(128)), wraps_vk=WRAPS.key_bytes())

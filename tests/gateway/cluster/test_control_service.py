@@ -194,7 +194,10 @@ def test_a_block_is_not_awaited_any_more_when_the_caller_is_gone(
             call = asyncio.ensure_future(client.await_block(1, bytes(48), CONTROL_SECONDS_MAX))
             await asyncio.wait_for(looks.wait(), ANSWER_SECONDS)
             call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
             await asyncio.wait_for(over.wait(), ANSWER_SECONDS)
+            assert over.is_set()
 
     play(tmp_path, scene)
 

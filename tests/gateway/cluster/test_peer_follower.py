@@ -402,6 +402,7 @@ async def test_peers_may_be_connected_to_with_tls(tmp_path: Path, mutual: bool) 
         settings = CALM | {"peers": peers(first.grpc_address)}
         second = await stack.enter_async_context(running_node(tmp_path / "b", **settings, **connecting))
         await until_block(second, 29)
+    assert stream_bytes(tmp_path / "a") == stream_bytes(tmp_path / "b")
 
 
 # --- following live -----------------------------------------------------------------------------------------
@@ -494,6 +495,8 @@ async def test_an_attempt_that_fails_on_our_side_is_not_the_end(
             node.following.follow([peer.address])
             await until(lambda: len(peer.asked) == 2)
         await until_block(node, 29)
+        assert peer.asked[0] == peer.asked[1] == peer.asked[-1]
+        assert node.following.problem is None
 
 
 async def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_has(tmp_path: Path) -> None:
@@ -506,6 +509,7 @@ async def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_h
         node = await stack.enter_async_context(running_node(tmp_path, **FAST))
         node.following.follow([idle.address, ahead.address])
         await until_block(node, 7)
+        assert [idle.asked[0][0], ahead.asked[0][0]] == [0, 0]
 
 
 async def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Path) -> None:
@@ -537,6 +541,7 @@ async def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Pa
         settings |= {"role": "standby", "catchup_stall_seconds": 30.0}
         node = await stack.enter_async_context(running_node(tmp_path, **settings))
         await until_block(node, 2)
+        assert peer.asked[0][0] == 0
 
 
 async def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:

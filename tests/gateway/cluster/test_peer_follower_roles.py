@@ -16,7 +16,7 @@ from sluice.gateway.node.rules import NodeLimits
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.store.test_block_store import logged
-from tests.nodes import running_node, wire_to
+from tests.nodes import running_node, stream_bytes, wire_to
 from tests.serving import free_port
 
 SLOW = FAST | {"catchup_stall_seconds": 40.0}
@@ -175,3 +175,5 @@ async def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path
         await publisher.block(*BLOCKS[:5])
         await until_block(one, 4)
         await until_block(other, 4)
+    chains = [stream_bytes(tmp_path / name) for name in "abc"]
+    assert chains[0] == chains[1] == chains[2]

@@ -45,6 +45,12 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
+async def expect_state(node: Node, address: str, expected: str) -> None:
+    """Wait until a standby has this state at the node."""
+    await until(lambda: state_of(node, address) == expected)
+    assert state_of(node, address) == expected
+
+
 def state_of(node: Node, address: str) -> str:
     """Return a standby's state at the node, in words."""
     quorum = node.conductor.acknowledging.quorum
@@ -284,7 +290,7 @@ async def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path
     address = f"127.0.0.1:{port}"
     async with active(tmp_path, address) as a:
         expected = "does not report: it does not serve sluice.standby.NodeLevel, which other nodes wait for"
-        await until(lambda: state_of(a, address) == expected)
+        await expect_state(a, address, expected)
     await server.stop(None)
 
 
@@ -310,7 +316,7 @@ async def test_a_report_that_cannot_be_is_not_believed(
 
     async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a:
         expected = f"does not report: durable height: got {got}"
-        await until(lambda: state_of(a, b.address) == expected)
+        await expect_state(a, b.address, expected)
 
 
 async def test_a_report_that_does_not_parse_is_no_error_of_ours(
@@ -327,7 +333,7 @@ async def test_a_report_that_does_not_parse_is_no_error_of_ours(
     await server.start()
     async with active(tmp_path, address) as a:
         expected = "does not report: durable height: got a message that does not parse, expected a Level"
-        await until(lambda: state_of(a, address) == expected)
+        await expect_state(a, address, expected)
     await server.stop(None)
     assert logged(caplog, "watching a standby failed") == []
 
@@ -347,16 +353,14 @@ async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
     monkeypatch.setattr(height_service_module.HeightService, "_watch", nonsense)
     limits = ClusterLimits(standby_retry_seconds=0.01, standby_retry_seconds_max=0.01)
 
-    async def main() -> None:
+    gc.disable()
+    try:
         async with told(tmp_path / "b") as b, active(tmp_path, b.address, limits=limits):
             await until(lambda: attempts[0] >= 5)
             before = socket_count()
             await until(lambda: attempts[0] >= 35)
-            await until(lambda: socket_count() < before + 10)  # leaked ones would add up
-
-    gc.disable()
-    try:
-        await main()
+            await until(lambda: socket_count() < before + 10)
+            assert socket_count() < before + 10  # leaked ones would add up
     finally:
         gc.enable()
 

@@ -192,7 +192,7 @@ def test_no_command_and_an_unknown_one(
     assert capsys.readouterr().err.startswith("sluice: No such command 'wrok'")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 def test_output_that_nobody_can_take_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -217,7 +217,7 @@ def test_asserts_must_be_on() -> None:
 def test_the_installed_command() -> None:
     sluice = Path(sys.executable).with_name("sluice")
     if not sluice.exists():
-        pytest.skip("sluice is not installed beside this interpreter")
+        pytest.skip("needs sluice beside this interpreter; pip install -e . installs it")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -249,7 +249,7 @@ Path(sys.argv[1]).write_text(repr([status, numbers, sys.stdin.read()]))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc, which Linux has")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_lead_nowhere(tmp_path: Path, closed: str) -> None:
     told = tmp_path / "told"
@@ -304,7 +304,7 @@ assert os.listdir("/proc/self/fd") == before
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc, which Linux has")
 def test_nothing_is_opened_where_nothing_is_closed() -> None:
     """In a separate process: here gRPC may still be closing descriptors of earlier tests."""
     done = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=False)

@@ -505,5 +505,6 @@ async def test_a_watch_that_ends_on_an_error_is_seen(
         patch.setattr(NodeReporter, "report", lambda _: 1 // 0)
         async with running_node(tmp_path):
             async with asyncio.timeout(ANSWER_SECONDS):
-                while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110
+                while not caplog.messages:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
+    assert caplog.messages[0] == "the node does not watch itself any more"

@@ -106,6 +106,8 @@ async def test_a_watcher_that_takes_nothing_does_not_keep_a_node_from_stopping(t
             await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/Watch", b"")
             await asyncio.to_thread(deaf.wait_for_headers)
             await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(node.grpc_address.host, node.grpc_address.port)
 
 
 async def test_a_node_that_stops_tells_its_watchers_and_does_not_wait_for_them(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_a_watcher_that_takes_nothing_loses_its_place(
             await asyncio.to_thread(deaf.wait_for_headers)
             assert await stage.watch().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             refused.set()
-            await asyncio.to_thread(deaf.wait_until_closed)
+            await asyncio.to_thread(deaf.expect_close)
         async with asyncio.timeout(ANSWER_SECONDS):
             while stage.service._streams:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)

@@ -296,7 +296,7 @@ def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
         with DeafClient(wire.node.grpc_address, ANSWER_SECONDS) as deaf:
             deaf.ask(GET_BLOCK, LATEST.SerializeToString())
             await until_held(wire, some=True)
-            await asyncio.to_thread(deaf.wait_until_closed)
+            await asyncio.to_thread(deaf.expect_close)
             await until_held(wire, some=False)
 
     with_blocks(tmp_path, BLOCKS[:5], scenario, limits)

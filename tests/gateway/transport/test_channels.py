@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -118,7 +119,8 @@ def test_a_certificate_in_openssls_own_form_is_left_to_grpc(tmp_path: Path) -> N
     authority = Authority(tmp_path)
     pem = authority.path.read_text().replace("CERTIFICATE", "TRUSTED CERTIFICATE")
     authority.path.write_text(pem)
-    open_blocking_channel("127.0.0.1:1", authority.client()).close()
+    with open_blocking_channel("127.0.0.1:1", authority.client()) as channel:
+        assert isinstance(channel, grpc.Channel)
 
 
 CALLS = {

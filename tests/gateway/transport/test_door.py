@@ -230,7 +230,7 @@ def has_ipv6() -> bool:
 def test_the_address_of_a_caller_is_told(host: str, client: str, peer: str) -> None:
     """A client that reaches an IPv6 socket over IPv4 has its IPv4 address."""
     if ":" in host and not has_ipv6():
-        pytest.skip("no IPv6 here")
+        pytest.skip("needs IPv6, which the kernel has switched off here")
     with serving(plan(address=Address(host, 0))) as served:
         where = Address(client, served.server.address.port)
         with open_blocking_channel(str(where)) as channel:

@@ -202,7 +202,7 @@ async def test_a_client_that_does_not_answer_is_closed() -> None:
     address = server.address
     try:
         with DeafClient(address, ANSWER_SECONDS) as client:
-            await asyncio.to_thread(client.wait_until_closed)
+            await asyncio.to_thread(client.expect_close)
     finally:
         await server.stop(0)
 

@@ -226,6 +226,7 @@ def test_one_that_was_killed_is_replaced_though_nobody_asks() -> None:
             while process.pid in (first, None):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
             await process.ready.wait()
+        assert process.pid not in (first, None)
 
     with_process(play, backoff_seconds=0.05)
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.gateway.workers.malloc import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN, is_glibc
 
-pytestmark = pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
+pytestmark = pytest.mark.skipif(not is_glibc(), reason="needs glibc, which most Linux distributions have")
 MIB = 1 << 20
 PIECE_BYTES = 64 * 1024
 PROGRAM = """

@@ -308,7 +308,7 @@ def test_signals_to_the_group_do_not_end_it() -> None:
     with_worker(play)
 
 
-@pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
+@pytest.mark.skipif(not is_glibc(), reason="needs glibc, which most Linux distributions have")
 def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> None:
     (tmp_path / "shouting.py").write_text(FAULTING)
 

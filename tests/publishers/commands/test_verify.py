@@ -201,21 +201,24 @@ def test_the_data_folder_of_a_node(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_a_node_that_is_asked_with_tls(tmp_path: Path, mutual: bool) -> None:
+@pytest.mark.parametrize("port", ["grpc", "tcp"])
+def test_a_node_that_is_asked_with_tls(tmp_path: Path, port: str, mutual: bool) -> None:
     authority = Authority(tmp_path)
     server, own = authority.issue("node"), authority.issue("auditor")
-    serving = {"grpc_tls_certificate": server.certificate, "grpc_tls_key": server.key}
-    options: tuple[object, ...] = ("--tls-ca", authority.path)
+    serving = {f"{port}_tls_certificate": server.certificate, f"{port}_tls_key": server.key}
+    trust: tuple[object, ...] = ("--tls-ca", authority.path)
+    identity: tuple[object, ...] = ()
     if mutual:
-        serving["grpc_tls_client_ca"] = authority.path
-        options += ("--tls-cert", own.certificate, "--tls-key", own.key)
+        serving[f"{port}_tls_client_ca"] = authority.path
+        identity = ("--tls-cert", own.certificate, "--tls-key", own.key)
     store(tmp_path / "node", BLOCKS)
     with node_thread(tmp_path / "node", **serving) as node:
-        status, found = run_json(node.grpc_address, *KEY, *options)
+        asked = (node.grpc_address,) if port == "grpc" else (node.tcp_address, "--tcp")
+        status, found = run_json(*asked, *KEY, *trust, *identity)
         assert (status, found["accepted"]) == (0, 4)
-        misnamed = run(node.grpc_address, *KEY, *options, "--tls-server-name", "node.example")
+        misnamed = run(*asked, *KEY, *trust, *identity, "--tls-server-name", "node.example")
         assert isinstance(misnamed.exception, SourceUnreachable)
-        without = run(node.grpc_address, *KEY, *(options[:2] if mutual else ()))
+        without = run(*asked, *KEY, *(trust if mutual else ()))
         assert isinstance(without.exception, SourceUnreachable)
 
 
@@ -357,7 +360,10 @@ def test_errors_are_one_line(folder: Path, node: Node, capsys: pytest.CaptureFix
         ),
         (str(folder), address): (1, f"sluice: {address}: got nothing of that name, expected block files or"),
         (str(folder), "--tcp"): (2, "sluice verify: --tcp is for HOST:PORT, not for files"),
-        (address, "--tcp", "--tls-ca", "x"): (2, "sluice verify: --tcp and TLS do not go together"),
+        (address, "--tcp", "--tls-ca", "/none.pem"): (
+            2,
+            "sluice: CA file: got /none.pem (No such file or directory)",
+        ),
         (str(folder), "--tls-ca", "x"): (
             2,
             "sluice verify: --tls and --tls-… are for HOST:PORT, not for files",

@@ -38,15 +38,13 @@ async def test_a_coordinator_that_is_not_there_is_done_without(caplog: pytest.Lo
 
 async def test_a_coordinator_that_goes_opens_the_gate() -> None:
     with Coordinator() as coordinator:
-
-        async def run() -> None:
-            async with CoordinatorClient(str(coordinator.address), "p", "p") as link:
-                while not coordinator.ready_count:  # noqa: ASYNC110 - the coordinator is in other threads
-                    await asyncio.sleep(0)
-                await asyncio.to_thread(coordinator.close)
-                await link.go()
-
-        await run()
+        async with CoordinatorClient(str(coordinator.address), "p", "p") as link:
+            while not coordinator.ready_count:  # noqa: ASYNC110 - the coordinator is in other threads
+                await asyncio.sleep(0)
+            assert not link._go.is_set()
+            await asyncio.to_thread(coordinator.close)
+            await link.go()
+            assert link._go.is_set()
 
 
 async def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task() -> None:

@@ -377,6 +377,7 @@ def following(folder: Path, publisher_id: str, last_block: int) -> tuple[Any, An
         folder=folder,
         chain=SimpleNamespace(last_block=last_block),
         coordinator=SimpleNamespace(forget=lambda *_: None),
+        checkpoint=None,
     )
     return race, job_module._Job(publisher_id, "a:1", thread=threading.current_thread())
 
@@ -399,6 +400,24 @@ def test_batches_of_a_publisher_with_any_name_are_found(tmp_path: Path, publishe
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_batch_counts_when_spark_has_noted_it_in_the_checkpoint(tmp_path: Path) -> None:
+    """Otherwise a query that is stopped in between does its batch again."""
+    race, job = following(tmp_path / "reports", "publisher-1", last_block=4)
+    race.checkpoint = FollowCheckpoint(tmp_path / "state", "server:a:1", 0)
+    report = PublishReport("publisher-1", blocks=5, acknowledged=5, safe_through=4)
+    commits = tmp_path / "state" / "publisher-1" / "commits"
+    race.folder.mkdir()
+    commits.mkdir(parents=True)
+    (race.folder / "publisher-1-batch-7.json").write_text(f"[{report.to_json()}]")
+    for committed in ("6", ".7.tmp"):
+        (commits / committed).touch()
+        job_module._take_batches(race, job)
+        assert not job_module._is_all_safe(race, [job])
+    (commits / "7").touch()
+    job_module._take_batches(race, job)
+    assert job_module._is_all_safe(race, [job])
+
+
 def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> None:
     """Spark takes seconds to start one; when nothing comes to it, it would run for ever."""
     was_ended, is_over, stop = threading.Event(), threading.Event(), threading.Event()
@@ -413,7 +432,7 @@ def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> 
         ready_count=0, open_gate=lambda: None, stop=lambda: None, await_idle=lambda _: True
     )
     race.spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=lambda _: was_ended.set()))
-    race.tag, race.is_stopping, race.opened_at, race.checkpoint = "x", False, None, None
+    race.tag, race.is_stopping, race.opened_at = "x", False, None
     job.thread = threading.Thread(target=start_late)
     job.thread.start()
     stop.set()

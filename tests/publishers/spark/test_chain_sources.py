@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.gateway.node.node import Node
 from sluice.publishers.blocks.block_files import write_block_file
@@ -30,6 +30,7 @@ from sluice.publishers.spark.chain_sources import (
     stream_frame,
 )
 from sluice.publishers.spark.source_names import parse_source, parse_sources
+from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store
@@ -156,6 +157,20 @@ def test_a_data_streamer_is_a_stream_that_begins_at_the_block(
         chain_of(spark, "datastream:127.0.0.1:1", SOME)
     with pytest.raises(SourceUnreachable, match=r"block 2 of datastream:127\.0\.0\.1:1"):
         stream_frame(spark, parse_source("datastream:127.0.0.1:1"), SOME, 1)
+
+
+def test_a_data_streamer_with_tls(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("localhost")
+    store(tmp_path / "node", BLOCKS)
+    with node_thread(
+        tmp_path / "node", tcp_tls_certificate=pair.certificate, tcp_tls_key=pair.key
+    ) as secured:
+        for kind in ("datastream", "server"):
+            name = f"{kind}:{secured.tcp_address}"
+            options = {"tls_ca": str(authority.path), "tls_server_name": "localhost"}
+            assert batch_frame(spark, parse_source(name, options), ALL, 1).is_streaming
+            assert "what " + name in refusal(spark, name)
 
 
 def test_a_data_streamer_without_the_blocks_that_are_wanted_is_refused(

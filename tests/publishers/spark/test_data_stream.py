@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from pyspark.sql.datasource import InputPartition
 
@@ -17,8 +17,11 @@ from sluice.publishers import limits
 from sluice.publishers.errors import OptionError, SourceUnreachable
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS
 from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
+from tests.certificates import Authority
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
+from tests.nodes import make_blocks
+from tests.publishers.node_thread import node_thread, store
 from tests.publishers.stored import large_blocks, store_of
 from tests.reference_data import needs_stream
 
@@ -137,6 +140,26 @@ def test_a_stream_of_a_server_in_batches(tmp_path: Path) -> None:
                 assert [tuple(row["items"]) for row in rows] == [block.items for block in BLOCKS]
             else:
                 assert [row["entry_number"] for row in rows] == list(range(offset["next"]))
+
+
+def test_a_server_with_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, own = authority.issue("localhost"), authority.issue("reader")
+    serving = {"tcp_tls_certificate": pair.certificate, "tcp_tls_key": pair.key}
+    blocks = make_blocks(4)
+    store(tmp_path / "node", blocks)
+    with node_thread(tmp_path / "node", tcp_tls_client_ca=authority.path, **serving) as node:
+        options = {"tls_ca": str(authority.path), "tls_certificate": str(own.certificate)}
+        options |= {"tls_key": str(own.key), "tls_server_name": "localhost", "deadline_seconds": "0.01"}
+        reader = stream_of(str(node.tcp_address), decode="blocks", **options)
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        rows = rows_of(reader, reader.partitions(reader.initialOffset(), end))
+        assert [tuple(row["items"]) for row in rows] == [block.items for block in blocks]
+        with pytest.raises(SourceUnreachable, match="how many entries there are did not come"):
+            stream_of(str(node.tcp_address)).prepareForTriggerAvailableNow()
+    with pytest.raises(OptionError, match="option 'tls_certificate, tls_key': got a certificate without"):
+        stream_of("a:1", tls_certificate="x")
 
 
 def test_a_server_that_is_away_is_waited_for_and_then_an_error() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
@@ -180,7 +180,7 @@ def test_a_frame_with_other_rows_the_second_time_fails(spark: SparkSession, chan
 
 
 def test_entries_that_come_early_wait_for_their_turn_alone() -> None:
-    pd: Any = pytest.importorskip("pandas")
+    pd: Any = pytest.importorskip("pandas", reason="needs the extra spark")
     entries = [(number, 1, b"%d" % number) for number in range(20)]
     shuffled = [*entries[:5], *Random(1).sample(entries[5:], 15)]
     frames = [

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 from sluice.datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, encode_entry
 from sluice.gateway.blocks.errors import LayoutError

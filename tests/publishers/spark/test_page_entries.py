@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 from sluice.datastream.file.pages import PageFault, walk_page
 from sluice.datastream.layout import ENTRY_HEAD, PACKET_DATA, PAGE_SIZE, Entry, encode_entry

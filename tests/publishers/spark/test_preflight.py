@@ -73,7 +73,7 @@ def test_libraries_out_of_bounds(
 def test_bounds_are_those_of_the_distribution() -> None:
     required = [text for text in metadata.requires("sluice-gateway") or () if text.startswith("pandas")]
     if not required:
-        pytest.skip("sluice-gateway is not installed as a distribution")
+        pytest.skip("needs sluice-gateway as a distribution; pip install -e . installs it")
     assert "<3" in required[0]
     assert ">=2.2" in required[0]
 
@@ -119,7 +119,7 @@ def test_a_local_folder_without_space(tmp_path: Path) -> None:
 
 
 def test_a_spark_home_of_another_version(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     check_spark_home({})
     version = metadata.version("pyspark")
     (tmp_path / "jars").mkdir()

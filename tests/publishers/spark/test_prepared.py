@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.spark.block_sink import PreparedBlocks

@@ -171,7 +171,7 @@ def test_a_folder_with_a_space_in_its_name_is_one_java_option() -> None:
 
 
 def test_without_java_no_session_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match="has no bin/java; install Java 17 or later"):
         build_session()
@@ -205,7 +205,7 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
     tmp_path: Path, before: str, starts: int
 ) -> None:
     """gRPC's fork handler may abort the child that was to become the JVM."""
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     java = fake_java(tmp_path, OPENJDK.format("17")) / "bin" / "java"
     java.write_text(
         f"#!/bin/sh\necho '{OPENJDK.format('17')}' >&2\n"
@@ -235,7 +235,7 @@ session.build_session("local[1]")
 
 
 def test_a_start_that_is_interrupted_leaves_no_folder_behind(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -252,7 +252,7 @@ def test_a_start_that_is_interrupted_leaves_no_folder_behind(tmp_path: Path) -> 
 def test_the_jvm_of_a_local_session_needs_no_address_of_this_machines_name(
     tmp_path: Path, given: str | None, told: str
 ) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="needs the extra spark")
     java = fake_java(tmp_path, OPENJDK.format("17")) / "bin" / "java"
     with java.open("a") as script:
         script.write(
@@ -389,8 +389,8 @@ def test_a_session_over_connect_has_none() -> None:
     class Connected:
         pass
 
-    with active_session(Connected()):  # type: ignore[arg-type]
-        pass
+    with active_session(Connected()) as nothing:  # type: ignore[arg-type]
+        assert nothing is None
 
 
 # --- how long parts wait until they are next ----------------------------------------------------------------

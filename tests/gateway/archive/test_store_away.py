@@ -1,0 +1,132 @@
+"""A node whose store is away until its disk is full: the usual rules hold, and it goes on afterwards.
+
+SLUICE_LONG=1 keeps the store away for five minutes before the disk is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from sluice.gateway.node.node import Node
+from tests.disks import small_file_system
+from tests.gateway.archive.chains import varied_blocks
+from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server
+from tests.gateway.archive.test_node_faults import words_of
+from tests.nodes import AT_ITS_END, Publisher, Wire, running_node, until, wire_to
+
+MIB = 1 << 20
+DISK_BYTES = 320 * MIB
+CHAIN_BYTES = 560 * MIB
+"""More than the disk has, though not more than disk and archive."""
+WINDOW_BYTES = 64 * MIB
+AWAY_SECONDS = 300.0 if os.environ.get("SLUICE_LONG") == "1" else 1.0
+BLOCKS = list(varied_blocks(CHAIN_BYTES, 4))
+
+
+async def send_until(
+    alice: Publisher, first: int, has_enough: Callable[[], bool] = lambda: False, pause_seconds: float = 0.0
+) -> int:
+    """Send blocks, each after the last acknowledgement; return the next one, or the one that was refused."""
+    for block in BLOCKS[first:]:
+        if has_enough():
+            return block.number
+        await alice.block(block)
+        answer = await alice.answer()
+        if answer != f"ack {block.number}":
+            assert answer == f"end PERSISTENCE_FAILED last {block.number - 1} about {block.number}"
+            await alice.expect("closed")
+            return block.number
+        await asyncio.sleep(pause_seconds)
+    return len(BLOCKS)
+
+
+async def read_local(wire: Wire, number: int) -> None:
+    """Read a block in each way."""
+    assert list((await wire.get_block(number)).block.items) == list(BLOCKS[number].items)
+    assert await (await wire.subscribe(number, number)).rest() == [BLOCKS[number], "SUCCESS"]
+
+
+async def page(node: Node, path: str) -> tuple[int, str]:
+    """Ask for a page."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{node.http_address}{path}") as response,
+    ):
+        return response.status, await response.text()
+
+
+async def is_ready(node: Node) -> bool:
+    """Whether /readyz says so."""
+    return (await page(node, "/readyz"))[0] == 200
+
+
+async def says(node: Node, words: str) -> bool:
+    """Whether /readyz says that it is not ready, with these words."""
+    status, text = await page(node, "/readyz")
+    return status == 503 and words in text
+
+
+def local_bytes(node: Node) -> int:
+    """Return what the stream file takes on the disk."""
+    return node.store.streamer.allocated_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path) -> None:
+    with (
+        as_s3_user(),
+        s3_server() as port,
+        FaultProxy(port) as proxy,
+        small_file_system(tmp_path / "small", DISK_BYTES),
+    ):
+        settings = AT_ITS_END | {
+            "archive_url": f"s3://{BUCKET}/chain",
+            "archive_endpoint": f"http://127.0.0.1:{proxy.port}",
+            "archive_local_bytes": WINDOW_BYTES,
+            "archive_cache_bytes": MIB,
+        }
+        async with running_node(tmp_path / "small" / "node", **settings) as node, wire_to(node) as wire:
+            remote, sums = node.store.streamer.remote, node.store.streamer.sums
+            alice = await wire.publisher("alice")
+            number = await send_until(alice, 0, lambda: sums.full_count >= 80)
+            await until(lambda: remote.archived_pages == 64)
+
+            proxy.fault = "503"
+            number = await send_until(alice, number, lambda: sums.full_count >= 150, AWAY_SECONDS / 150)
+            assert sums.full_count >= 150  # blocks go on
+            await until(lambda: "503" in words_of(node))
+            for path in ("/", "/status.json"):
+                assert "503 Service Unavailable" in (await page(node, path))[1]
+            assert await is_ready(node), await page(node, "/readyz")
+            proxy.fault = "refused"
+            number = await send_until(alice, number, lambda: sums.full_count >= 220)
+            await until(lambda: says(node, "and the disk is full in"), 0.1)
+            number = await send_until(alice, number)
+            assert number < len(BLOCKS), "the disk did not get full"
+            await until(lambda: says(node, "blocks cannot be written: "), 0.1)
+            assert remote.archived_pages == 64
+            for one in (number - 1, number - 40):
+                await read_local(wire, one)
+            late = await wire.publisher("late")
+            await late.expect(f"end PERSISTENCE_FAILED last {number - 1} about {number}", "closed")
+
+            proxy.fault = None
+            await until(lambda: is_ready(node), 0.1)
+            bob = await wire.publisher("bob")
+            number = await send_until(bob, number)
+            assert number == len(BLOCKS)
+            await until(lambda: node.reporter.report().archives[0].behind_pages < 128, 0.1)
+            await until(lambda: local_bytes(node) <= WINDOW_BYTES + 128 * MIB, 0.1)
+            await until(lambda: "archive" not in words_of(node))
+            assert await is_ready(node), await page(node, "/readyz")
+            reader = await wire.subscribe(0, len(BLOCKS) - 1)
+            for block in BLOCKS:
+                assert await reader.next() == block
+            assert await reader.rest() == ["SUCCESS"]
