@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -74,6 +75,12 @@ class Authority:
     def server_files(self, pair: Pair, *, mutual: bool) -> TlsFiles:
         """Return the files of a server with that certificate."""
         return TlsFiles(pair.certificate, pair.key, self.path if mutual else None)
+
+    def context(self, name: str) -> ssl.SSLContext:
+        """Return the TLS of a server of Python's, with a certificate of that name."""
+        pair, context = self.issue(name), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pair.certificate, pair.key)
+        return context
 
     def client(self, pair: Pair | None = None) -> ClientTls:
         """Return a client's TLS, with a certificate if one is given."""

@@ -29,6 +29,8 @@ __all__ = ["ArchiveOptions", "ArchivedStream", "Archives", "StoredBlocks"]
 
 CACHE_PAGES_MIN: Final = 64
 """With fewer, a page might leave the cache before its reader comes."""
+CLOSE_SECONDS: Final = 2.0
+"""Time for the requests under way; then they are abandoned."""
 RATE_SECONDS: Final = 600.0
 """Growth and progress are those of this time."""
 
@@ -88,7 +90,10 @@ class Archives:
     def close(self) -> None:
         """End what is under way; nothing is half done."""
         for stream in self.streams:
-            stream.uploader.close()
+            stream.uploader.stop()
+        end = time.monotonic() + CLOSE_SECONDS
+        for stream in self.streams:
+            stream.uploader.close(max(0.0, end - time.monotonic()))
             stream.reader.close()
 
     def states(self) -> tuple[ArchiveState, ...]:

@@ -124,9 +124,20 @@ class Uploader:
         self._thread.start()
         self._room_thread.start()
 
-    def close(self) -> None:
-        """End the threads after the present request; nothing is half done."""
+    def stop(self) -> None:
+        """Tell the threads to end after the present request."""
         self._stop.set()
+
+    def close(self, grace_seconds: float = 0.0) -> None:
+        """End the threads, and close the store; nothing is half done.
+
+        Args:
+            grace_seconds: longest wait for the present request, which is abandoned then.
+        """
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join(grace_seconds)
+        self._store.close()
         for thread in (self._thread, self._room_thread):
             if thread.ident is not None:
                 thread.join()
@@ -147,6 +158,8 @@ class Uploader:
             except Abandoned:
                 return
             except (GatewayError, DatastreamError, OSError) as error:
+                if self._stop.is_set():
+                    return
                 pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
                 self.failures_count += 1
                 if self.last_error != str(error):
@@ -217,6 +230,10 @@ class Uploader:
         theirs = StreamDescription.decode(found, where)
         if theirs != ours:
             raise ArchiveDamaged("stream", str(theirs), f"{ours}, this node's stream", where)
+        # The same bytes again, so this changes nothing, even where it may not be done.
+        if self._plan.uploads() and self._store.put_new(STREAM_NAME, found):
+            expected = "conditional writes (If-None-Match: *), which no store may do without here"
+            raise ArchiveDamaged("store", "a write over an object that is there", expected, where)
         self._look_for_ours()
         self._is_described = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -33,8 +34,10 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the function gets `store`, a `StoreOptions`."""
 
     @functools.wraps(function)
-    def with_store(*, endpoint: str | None, region: str | None, timeout: float, **others: Any) -> Any:
-        return function(store=StoreOptions(endpoint, region, timeout, _RETRY_SECONDS), **others)
+    def with_store(
+        *, endpoint: str | None, region: str | None, timeout: float, tls_ca: Path | None, **others: Any
+    ) -> Any:
+        return function(store=StoreOptions(endpoint, region, timeout, _RETRY_SECONDS, tls_ca), **others)
 
     for decorator in (
         click.option(
@@ -43,7 +46,13 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             default=30.0,
             show_default=True,
             metavar="SECONDS",
-            help="Longest time of one request to the store.",
+            help="Longest time of one request to the store, for each 8 MiB of it.",
+        ),
+        click.option(
+            "--tls-ca",
+            type=NamedPath(exists=True, dir_okay=False, path_type=Path),
+            envvar="SLUICE_ARCHIVE_TLS_CA",
+            help="PEM file of authorities that sign the store's certificate, besides those of the system.",
         ),
         click.option(
             "--region", envvar="SLUICE_ARCHIVE_REGION", help="Region of an S3 bucket. Default: AWS_REGION."
@@ -52,7 +61,7 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--endpoint",
             envvar="SLUICE_ARCHIVE_ENDPOINT",
             metavar="URL",
-            help="Address of an S3-alike, such as https://minio.example:9000.",
+            help="Address of a store that is not the cloud's own, such as https://minio.example:9000.",
         ),
     ):
         with_store = decorator(with_store)

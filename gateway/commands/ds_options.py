@@ -182,18 +182,26 @@ def archive_options(command: Callable[..., Any]) -> Callable[..., Any]:
         archive_cache_bytes: int,
         archive_endpoint: str | None,
         archive_region: str | None,
+        archive_tls_ca: Path | None,
         **others: Any,
     ) -> Any:
         archive = None
         if archive_url is not None:
-            store = StoreOptions(archive_endpoint, archive_region)
+            store = StoreOptions(archive_endpoint, archive_region, tls_ca=archive_tls_ca)
             archive = ArchiveOptions(archive_url, store, archive_local_bytes, 0, archive_cache_bytes)
         return command(archive=archive, **others)
 
     size = SizeType()
     for option in (
+        click.option(
+            "--archive-tls-ca",
+            type=NamedPath(exists=True, dir_okay=False, path_type=Path),
+            help="PEM file of authorities that sign the store's certificate, besides those of the system.",
+        ),
         click.option("--archive-region", metavar="REGION", help="Region of an S3 bucket."),
-        click.option("--archive-endpoint", metavar="URL", help="Address of an S3-alike."),
+        click.option(
+            "--archive-endpoint", metavar="URL", help="Address of a store that is not the cloud's own."
+        ),
         click.option(
             "--archive-cache-bytes",
             type=size,

@@ -162,7 +162,12 @@ def archive_options(settings: Settings) -> ArchiveOptions | None:
         return None
     return ArchiveOptions(
         settings.archive_url,
-        StoreOptions(settings.archive_endpoint, settings.archive_region, settings.archive_timeout_seconds),
+        StoreOptions(
+            settings.archive_endpoint,
+            settings.archive_region,
+            settings.archive_timeout_seconds,
+            tls_ca=settings.archive_tls_ca,
+        ),
         settings.archive_local_bytes,
         settings.archive_local_blocks,
         settings.archive_cache_bytes,

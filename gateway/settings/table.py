@@ -802,7 +802,8 @@ class Settings:
         "archive.endpoint",
         Text("URL"),
         None,
-        "Address of an S3-alike, such as https://minio.example:9000. Unset: Amazon's.",
+        "Address of a store that is not the cloud's own, such as https://minio.example:9000. Unset: that of "
+        "Amazon, Google or Azure.",
     )
     archive_region: str | None = row(
         "archive.region", Text("REGION"), None, "Region of an S3 bucket. Unset: AWS_REGION, if there is one."
@@ -811,8 +812,14 @@ class Settings:
         "archive.timeout_seconds",
         Seconds(3600, none_allowed=False),
         30.0,
-        "Longest time of one request to the store.",
+        "Longest time of one request to the store, for each 8 MiB of it.",
         unit="seconds",
+    )
+    archive_tls_ca: Path | None = row(
+        "archive.tls_ca",
+        File(),
+        None,
+        "PEM file of authorities that sign the store's certificate, besides those of the system.",
     )
 
     # --- log ------------------------------------------------------------------------------------------------

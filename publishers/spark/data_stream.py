@@ -89,7 +89,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
 """The columns of each `decode`."""
 _KNOWN: Final = TLS_OPTIONS | option_names(
     "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
-    "endpoint region"
+    "endpoint region tls_ca"
 )
 
 
@@ -125,7 +125,11 @@ class StreamOptions:
                 partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
                 first_number=whole_number(options, "from", 0, NUMBER_MAX),
                 last_number=whole_number(options, "to", 0, NUMBER_MAX),
-                store=StoreOptions(options.get("endpoint"), options.get("region")),
+                store=StoreOptions(
+                    options.get("endpoint"),
+                    options.get("region"),
+                    tls_ca=Path(options["tls_ca"]) if options.get("tls_ca") else None,
+                ),
                 entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
                 stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
                 tls=gateway_tls(options),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import kubernetes_validate
@@ -60,12 +61,31 @@ def test_the_kustomization_names_every_manifest() -> None:
     assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS]
 
 
-def test_the_compose_file_fits_its_schema() -> None:
+@pytest.mark.parametrize("name", ["compose.yaml", "compose-archive.yaml"])
+def test_the_compose_files_fit_their_schema(name: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     done = subprocess.run(
-        [*command, str(DEPLOY / "compose.yaml")], capture_output=True, text=True, timeout=60, check=False
+        [*command, str(DEPLOY / name)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_archive_s_compose_file_gives_settings_to_every_node() -> None:
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    (overlay,) = documents(DEPLOY / "compose-archive.yaml")
+    nodes = {
+        name for name, service in compose["services"].items() if "sluice" in service.get("entrypoint", ())
+    }
+    store, given = overlay["services"]["store"], overlay["x-node"]["environment"]
+    assert {name for name in overlay["services"] if name != "store"} == nodes
+    found = resolve({}, given)
+    assert not found.unknown_environment
+    settings = found.settings
+    url = urlsplit(settings.archive_endpoint or "")
+    assert f"127.0.0.1:{url.port}:{url.port}" in store["ports"]
+    assert f"--port :{url.port} " in store["entrypoint"][-1]
+    assert f"mkdir -p /store/{urlsplit(settings.archive_url or '').netloc}\n" in store["entrypoint"][-1]
+    assert store["environment"].items() <= given.items()
 
 
 def test_the_containerfile_has_no_finding() -> None:

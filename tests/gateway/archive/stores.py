@@ -1,4 +1,4 @@
-"""A real S3 server in this process, and a proxy before it that does harm.
+"""A real S3 server in this process, and a proxy before it that does harm, or knows less of S3.
 
 node ── FaultProxy ── ThreadedMotoServer (moto)
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
+import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ __all__ = ["BUCKET", "FaultProxy", "as_s3_user", "s3_server", "s3_store"]
 BUCKET: Final = "chain"
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-1"}
 _PIECE = 1 << 16
+_WITHOUT = {"overwrites": rb"(?i)\r\nif-none-match: [^\r]*", "from_start": rb"&start-after=[^& ]*"}
 
 
 @contextlib.contextmanager
@@ -69,14 +72,16 @@ class FaultProxy:
     A context manager; `port` is where it listens.
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._target_port = target_port
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.fault: str | None = None
         """`503`, `403`: that is the answer. `cut`: the answer ends in its midst. `wrong`: it has other bytes.
         `slow`: it takes two seconds. `refused`: the connection ends at once. `lost`: it ends after the server
-        has done it. None: nothing."""
+        has done it. As stores that know less of S3: `overwrites`: it does not know conditions; `from_start`:
+        it lists all names; `no_suffix`: it knows no range from the end. None: nothing."""
         self.only = b""
         """Only requests whose head has this have the fault."""
         self.faults_count = 0
@@ -100,6 +105,8 @@ class FaultProxy:
     def _serve(self, client: socket.socket) -> None:
         """Serve one request: an answer says that the connection ends with it."""
         with client, contextlib.suppress(OSError, ValueError):
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
             head, body = _message(client)
             fault = self.fault if self.only in head else None
             self.faults_count += fault is not None
@@ -110,8 +117,13 @@ class FaultProxy:
                 text = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
                 client.sendall(_answer_head(fault, len(text)) + text)
                 return
+            if fault == "no_suffix" and b"bytes=-" in head:
+                client.sendall(_answer_head("416", 0))
+                return
             if fault == "slow":
                 threading.Event().wait(2)
+            if fault in _WITHOUT:
+                head = re.sub(_WITHOUT[fault], b"", head)
             with socket.create_connection(("127.0.0.1", self._target_port)) as server:
                 server.sendall(_closing(head) + body)
                 head, body = _message(server, is_answer=True, has_body=not head.startswith(b"HEAD"))

@@ -16,8 +16,9 @@ from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.commands import check
 from sluice.gateway.commands.restore import command as restore_command
 from sluice.gateway.errors import Fatal
+from tests.certificates import Authority
 from tests.gateway.archive import test_restore
-from tests.gateway.archive.stores import BUCKET, as_s3_user, s3_server, s3_store
+from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server, s3_store
 from tests.gateway.archive.test_beginning import change, page_of, segments
 
 SOUND = "3 segments, 1154 entries, 193 bookmarks, 192 pages, 192 blocks"
@@ -61,6 +62,22 @@ def test_an_archive_in_a_store(archived: Path, tmp_path: Path) -> None:
             raise run(f"s3://{BUCKET}/deep", endpoint).exception or AssertionError
     with DataStreamer.open(tmp_path / "new" / "datastream.bin", read_only=True) as streamer:
         assert streamer.committed.total_entries == 1152
+
+
+def test_an_archive_in_a_store_with_a_certificate_of_a_private_authority(
+    archived: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    with as_s3_user(), s3_server() as port, FaultProxy(port, authority.context("store")) as proxy:
+        store = s3_store(port)
+        for file in archived.rglob("*.*"):
+            store.put_new(str(file.relative_to(archived)), file.read_bytes())
+        ours = [f"--endpoint=https://localhost:{proxy.port}", f"--tls-ca={authority.path}"]
+        assert run(f"s3://{BUCKET}/prefix", *ours, "--indexes").output.startswith(
+            f"s3://{BUCKET}/prefix: {SOUND}, "
+        )
+        result = CliRunner().invoke(restore_command, [f"s3://{BUCKET}/prefix", str(tmp_path / "new"), *ours])
+        assert result.exit_code == 0, result.output
 
 
 def test_while_the_store_is_away_nothing_is_said(archived: Path) -> None:

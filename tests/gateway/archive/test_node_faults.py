@@ -60,7 +60,7 @@ async def read_local(node: Node, wire: Wire) -> None:
 async def test_a_store_that_does_not_take_segments(folder: Path, proxy: FaultProxy) -> None:
     proxy.fault = "403"
     async with running_node(folder, **settings(proxy)) as node, wire_to(node) as wire:
-        await until(lambda: "privileges" in words_of(node))
+        await until(lambda: "403" in words_of(node))
         await read_local(node, wire)
         assert not node.reporter.readiness()  # there is room for days
         assert node.store.streamer.remote.archived_pages == 0
@@ -86,7 +86,7 @@ async def test_a_store_that_does_not_give_pages(folder: Path, proxy: FaultProxy)
         await until(lambda: remote.archived_pages == ARCHIVED_PAGES and remote.end >= 120)
         for place, (fault, words) in enumerate(
             [
-                ("403", "privileges"),
+                ("403", "are the credentials right"),
                 ("cut", "body"),
                 ("wrong", "these are others"),
                 ("lost", "error sending request"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore, StoreOptions, open_store
-from sluice.gateway.errors import Fatal
-from tests.gateway.archive.stores import FaultProxy, as_s3_user, s3_server, s3_store
+from sluice.gateway.errors import Fatal, TlsError
+from tests.certificates import Authority
+from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server, s3_store
 
 
 @pytest.fixture(scope="module")
@@ -116,22 +120,32 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     ("fault", "kind", "text"),
     [
         ("503", ArchiveUnavailable, "503"),
-        ("403", ArchiveRefused, "privileges"),
+        ("403", ArchiveRefused, r"403 Forbidden: ExpiredToken: no; are the credentials right"),
         ("cut", ArchiveUnavailable, "body"),
         ("refused", ArchiveUnavailable, "error sending request"),
     ],
 )
+@pytest.mark.parametrize("call", [lambda store: store.get("one"), lambda store: list(store.names("one"))])
 def test_a_fault_is_an_error_in_one_line_and_passes(
-    s3_port: int, fault: str, kind: type[ArchiveUnavailable], text: str
+    s3_port: int,
+    fault: str,
+    kind: type[ArchiveUnavailable],
+    text: str,
+    call: Callable[[ArchiveStore], object],
 ) -> None:
+    """The line is the same each time: the node logs it once."""
     with FaultProxy(s3_port) as proxy:
         store = s3_store(proxy.port, fault)
         store.put_new("one", b"x" * 1_000)
         proxy.fault = fault
-        with pytest.raises(kind, match=text) as caught:
-            store.get("one")
-        assert "\n" not in str(caught.value)
-        assert caught.value.what == f"s3://chain/{fault}/one"
+        lines = set()
+        for _ in range(3):
+            with pytest.raises(kind, match=text) as caught:
+                call(store)
+            lines.add(str(caught.value))
+            assert caught.value.what == f"s3://chain/{fault}/one"
+        assert len(lines) == 1
+        assert "\n" not in lines.pop()
         proxy.fault = None
         assert store.get("one") == b"x" * 1_000
 
@@ -149,11 +163,142 @@ def test_nobody_knows_whether_it_was_written(s3_port: int) -> None:
 
 
 def test_a_port_where_nobody_listens() -> None:
-    with as_s3_user(), pytest.raises(ArchiveUnavailable, match="error sending request"):
+    line = "stream.json: GET http://127.0.0.1:1: HTTP error: error sending request: Connection refused"
+    with as_s3_user(), pytest.raises(ArchiveUnavailable, match=f"{line}$"):
         s3_store(1).get("stream.json")
 
 
-def test_a_bucket_that_is_not_there(s3_port: int) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.put_new("one", b"x"),
+        lambda store: store.get("one"),
+        lambda store: store.get_range("one", 0, 1),
+        lambda store: store.get_tail("one", 1),
+        lambda store: list(store.names("one")),
+    ],
+)
+def test_a_bucket_that_is_not_there(s3_port: int, call: Callable[[ArchiveStore], object]) -> None:
     options = StoreOptions(f"http://127.0.0.1:{s3_port}", "eu-west-1", 5.0, 0.3)
-    with pytest.raises(ArchiveUnavailable):
-        open_store("s3://nobody/x", options).put_new("one", b"x")
+    with pytest.raises(
+        ArchiveRefused, match=r"^s3://nobody/x/one: no such bucket or container \(.*NoSuchBucket"
+    ):
+        call(open_store("s3://nobody/x", options))
+
+
+def test_an_endpoint_in_the_environment(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
+    store = open_store(f"s3://{BUCKET}/environment")
+    assert store.put_new("one", b"x")
+    assert s3_store(s3_port, "environment").get("one") == b"x"
+
+
+# --- stores that know less than Amazon's --------------------------------------------------------------------
+
+
+def test_a_list_that_begins_at_the_start(s3_port: int) -> None:
+    with FaultProxy(s3_port) as proxy:
+        store = s3_store(proxy.port, "from_start")
+        names = [f"segments/{number:012d}-x" for number in range(5)]
+        for name in names:
+            store.put_new(name, b"x")
+        proxy.fault = "from_start"
+        assert list(store.names("segments/", after=names[2])) == names[3:]
+        assert list(store.names(names[2][:-1])) == [names[2]]
+        assert proxy.faults_count
+
+
+def test_ranges_from_the_end(s3_port: int) -> None:
+    with FaultProxy(s3_port) as proxy:
+        store = s3_store(proxy.port, "no_suffix")
+        store.put_new("one", b"1234")
+        store.put_new("empty", b"")
+        proxy.fault = "no_suffix"
+        assert [store.get_tail("one", size) for size in (2, 9)] == [(b"34", 4), (b"1234", 4)]
+        assert store.get_tail("empty", 9) == (b"", 0)
+        with pytest.raises(ArchiveUnavailable, match="none: no such object"):
+            store.get_tail("none", 9)
+
+
+def test_a_range_behind_the_end(s3_port: int) -> None:
+    store = s3_store(s3_port, "behind")
+    store.put_new("one", b"1234")
+    assert bytes(store.get_range("one", 10, 20)) == b""
+
+
+class _Blobs(BaseHTTPRequestHandler):
+    """Answers as Azure does for one blob; a range from the end is an error there."""
+
+    data = bytes(range(100))
+
+    def do_HEAD(self) -> None:
+        self._answer(200, b"", len(self.data))
+
+    def do_GET(self) -> None:
+        begin, _, end = self.headers["Range"].removeprefix("bytes=").partition("-")
+        part = self.data[int(begin) : int(end) + 1]
+        self._answer(206, part, len(part), ("Content-Range", f"bytes {begin}-{end}/{len(self.data)}"))
+
+    def _answer(self, status: int, body: bytes, size: int, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Length", str(size)),
+            ("ETag", "one"),
+            ("Last-Modified", "Fri, 27 Nov 2026 11:00:00 GMT"),
+            *headers,
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_azure_has_no_ranges_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Blobs) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        store = open_store("az://chain/x", StoreOptions(f"http://127.0.0.1:{server.server_port}/account"))
+        assert store.get_tail("one", 10) == (_Blobs.data[-10:], 100)
+        server.shutdown()
+
+
+def test_a_large_object_has_more_time(s3_port: int) -> None:
+    """A line that carries 8 MiB within the limit of one request carries an object of any size."""
+    options = StoreOptions("", "eu-west-1", 1.0, 0.1)
+    with FaultProxy(s3_port) as proxy:
+        proxy.fault = "slow"
+        store = open_store(
+            f"s3://{BUCKET}/large", replace(options, endpoint=f"http://127.0.0.1:{proxy.port}")
+        )
+        with pytest.raises(ArchiveUnavailable, match="error sending request: TimedOut"):
+            store.put_new("small", b"x")
+        assert store.put_new("large", bytes(40 << 20))
+        assert len(store.get_range("large", 0, 40 << 20)) == 40 << 20
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_whose_certificate_an_authority_of_its_own_signed(s3_port: int, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with FaultProxy(s3_port, authority.context("store")) as proxy:
+        options = StoreOptions(f"https://localhost:{proxy.port}", "eu-west-1", 5.0, 0.3)
+        with pytest.raises(ArchiveUnavailable, match="error sending request: UnknownIssuer"):
+            open_store(f"s3://{BUCKET}/tls", options).put_new("one", b"x")
+        store = open_store(f"s3://{BUCKET}/tls", replace(options, tls_ca=authority.path))
+        assert store.put_new("one", b"x")
+        assert store.get("one") == b"x"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_a_file_of_authorities_that_cannot_be_used(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(
+        TlsError, match=r"authorities of the archive's store: got .*ca.pem.*, expected a PEM file"
+    ):
+        open_store(f"s3://{BUCKET}/x", StoreOptions(tls_ca=file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -242,6 +243,23 @@ def test_an_object_that_vanishes(streamer: DataStreamer, store: ArchiveStore) ->
         verify_segment(store, segment, None)
 
 
+def test_a_store_that_overwrites_gets_no_segment(streamer: DataStreamer) -> None:
+    with as_s3_user(), s3_server() as port, FaultProxy(port) as proxy:
+        proxy.fault = "overwrites"
+        uploader = Uploader(streamer, s3_store(proxy.port), plan_of(streamer))
+        for _ in range(2):
+            with pytest.raises(ArchiveDamaged, match=r"expected conditional writes \(If-None-Match"):
+                uploader.step()
+        assert not names(s3_store(port))
+        assert (
+            StreamDescription.decode(s3_store(port).get("stream.json") or b"", "")
+            == uploader._plan.description()
+        )
+        proxy.fault = None
+        run(uploader)
+        assert streamer.remote.archived_pages == 128
+
+
 @pytest.mark.parametrize("fault", ["503", "403", "cut", "refused", "lost"])
 def test_a_store_that_is_away_then_back(streamer: DataStreamer, fault: str) -> None:
     with as_s3_user(), s3_server() as port, FaultProxy(port) as proxy:
@@ -346,6 +364,20 @@ def test_the_thread_waits_for_the_store_and_ends_when_it_is_told(
     finally:
         uploader.close()
     assert not uploader._thread.is_alive()
+
+
+def test_nobody_waits_for_a_store_that_is_silent_when_the_archive_is_closed(streamer: DataStreamer) -> None:
+    with as_s3_user(), socket.create_server(("127.0.0.1", 0)) as silent:
+        store = s3_store(silent.getsockname()[1])
+        uploader = Uploader(streamer, store, plan_of(streamer))
+        uploader.start()
+        peer, _ = silent.accept()
+        began = time.monotonic()
+        uploader.close()
+        assert time.monotonic() - began < 2
+        with pytest.raises(ArchiveUnavailable, match=r"stream.json: the archive is being closed"):
+            store.get("stream.json")
+        peer.close()
 
 
 # --- priority -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.datastream import DataStreamer
+from sluice.gateway.errors import TlsError
 from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader
 from sluice.publishers.spark.verify import verify_blocks
 from tests.gateway.archive.chains import ARCHIVED_PAGES, archive, blocks_of_a_page, fill
@@ -48,6 +49,15 @@ def test_the_entries_of_an_archive_are_those_of_the_file(chain: Path) -> None:
     part = [row["entry_number"] for row in rows(chain, **{"from": "100", "to": "333"})]
     assert part == list(range(100, 334))
     assert not list(rows(chain, **{"from": "1000000"}))
+
+
+def test_the_authority_of_a_store_is_an_option(tmp_path: Path) -> None:
+    options = {"path": "s3://chain/x", "endpoint": "https://localhost:1", "tls_ca": str(tmp_path / "none")}
+    source = DataStreamDataSource(options)
+    reader = source.reader(source.schema())
+    assert isinstance(reader, DataStreamReader)
+    with pytest.raises(TlsError, match=r"authorities of the archive's store: got .*none, No such file"):
+        reader.partitions()
 
 
 def test_blocks_are_pruned_by_the_indexes(chain: Path) -> None:
