@@ -26,7 +26,7 @@ from typing import IO, Final
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
-from sluice.datastream.file.remote_pages import SEGMENT_PAGES
+from sluice.datastream.file.remote_pages import SEGMENT_PAGES, SegmentRecord
 from sluice.datastream.layout import PAGE_SIZE
 from sluice.gateway.archive.build_process import Abandoned, build
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
@@ -105,6 +105,8 @@ class Uploader:
         self._plan = plan
         self._look_seconds = look_seconds
         self._is_described = False
+        self._unnoted: SegmentRecord | None = None
+        """The segment that the archive has, and the disk has no room to say so."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
         self._room_thread = threading.Thread(target=self._make_room, name="archive-room", daemon=True)
@@ -160,7 +162,9 @@ class Uploader:
             except (GatewayError, DatastreamError, OSError) as error:
                 if self._stop.is_set():
                     return
-                pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
+                # Room on the disk may be taken soon; the store is not asked.
+                most = BACKOFF_SECONDS_MAX if self._unnoted is None else BACKOFF_SECONDS
+                pause = backoff(BACKOFF_SECONDS, most, self.failures_count)
                 self.failures_count += 1
                 if self.last_error != str(error):
                     log.error("archive: %s", error, extra=fields(retry_seconds=pause))
@@ -183,6 +187,9 @@ class Uploader:
     # --- uploading ------------------------------------------------------------------------------------------
 
     def _archive_next(self) -> bool:
+        if self._unnoted is not None:
+            self._note()
+            return True
         streamer, first_page = self._streamer, self._streamer.remote.archived_pages
         end_page = first_page + SEGMENT_PAGES
         if streamer.flushed_pages < end_page:
@@ -207,12 +214,19 @@ class Uploader:
                 streamer.header, total_length=segment.total_length, total_entries=segment.entries_end
             )
             self._store.put_new(header_name(end_page), compressed_header(header))
-        with self._marks:
-            streamer.note_archived(stored.record)
         self.uploaded_count += is_new
+        self._unnoted = stored.record
+        self._note()
         extra = fields(pages=f"{first_page}-{end_page - 1}", bytes=size, uploaded=is_new)
         log.info("segment archived", extra=extra)
         return True
+
+    def _note(self) -> None:
+        """Move the mark behind the segment that the archive has."""
+        assert self._unnoted is not None
+        with self._marks:
+            self._streamer.note_archived(self._unnoted)
+        self._unnoted = None
 
     def _describe(self) -> None:
         """Write `stream.json`, or compare the one that is there.

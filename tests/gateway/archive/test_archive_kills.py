@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -29,6 +30,7 @@ from sluice.datastream import DataStreamer
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.gateway.archive.objects import open_store
 from sluice.gateway.archive.reader import ArchiveReader
+from sluice.gateway.archive.restore import WORK_FOLDER
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.gateway.commands import check
@@ -166,10 +168,11 @@ class Round:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     self.found["restore"] += 1
-                    continue
-            assert process.returncode == 0
-            self._compare(folder)
-            shutil.rmtree(folder)
+            is_over = (folder / "datastream.bin").exists() and not (folder / WORK_FOLDER).exists()
+            assert is_over or process.returncode == -signal.SIGKILL
+            if is_over:
+                self._compare(folder)
+                shutil.rmtree(folder)
         if (folder / "datastream.bin").exists():
             self._compare(folder)  # it comes last, whole
         with self._restore(folder) as process:

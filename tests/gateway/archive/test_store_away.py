@@ -6,6 +6,7 @@ SLUICE_LONG=1 keeps the store away for five minutes before the disk is full.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ DISK_BYTES = 320 * MIB
 CHAIN_BYTES = 560 * MIB
 """More than the disk has, though not more than disk and archive."""
 WINDOW_BYTES = 64 * MIB
+BALLAST_BYTES = 8 * MIB
+"""Freed by hand if there is no room for the bookmark index, as the docs say."""
 AWAY_SECONDS = 300.0 if os.environ.get("SLUICE_LONG") == "1" else 1.0
 BLOCKS = list(varied_blocks(CHAIN_BYTES, 4))
 
@@ -50,6 +53,13 @@ async def read_local(wire: Wire, number: int) -> None:
     """Read a block in each way."""
     assert list((await wire.get_block(number)).block.items) == list(BLOCKS[number].items)
     assert await (await wire.subscribe(number, number)).rest() == [BLOCKS[number], "SUCCESS"]
+
+
+def fill_up(path: Path) -> None:
+    """Write until there is no room."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
 
 
 async def page(node: Node, path: str) -> tuple[int, str]:
@@ -79,13 +89,16 @@ def local_bytes(node: Node) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("no_room", [False, True], ids=["some room", "no room for the bookmarks"])
+async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path, no_room: bool) -> None:
     with (
         as_s3_user(),
         s3_server() as port,
         FaultProxy(port) as proxy,
         small_file_system(tmp_path / "small", DISK_BYTES),
     ):
+        ballast = tmp_path / "small" / "ballast"
+        ballast.write_bytes(bytes(BALLAST_BYTES))
         settings = AT_ITS_END | {
             "archive_url": f"s3://{BUCKET}/chain",
             "archive_endpoint": f"http://127.0.0.1:{proxy.port}",
@@ -117,7 +130,14 @@ async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path) -> No
             late = await wire.publisher("late")
             await late.expect(f"end PERSISTENCE_FAILED last {number - 1} about {number}", "closed")
 
+            if no_room:
+                fill_up(tmp_path / "small" / "filler")
             proxy.fault = None
+            await until(lambda: remote.archived_pages > 64 or "bookmark DB" in words_of(node), 0.1)
+            if remote.archived_pages == 64:
+                ballast.unlink()
+            else:
+                assert not no_room
             await until(lambda: is_ready(node), 0.1)
             bob = await wire.publisher("bob")
             number = await send_until(bob, number)

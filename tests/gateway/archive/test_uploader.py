@@ -301,6 +301,9 @@ def test_no_page_is_given_up_before_it_is_noted(
     assert len(names(store)) == 1  # it is there, but not noted
     assert (streamer.remote.archived_pages, streamer.remote.end) == (0, 0)
     assert [entry.data[:1] for entry in streamer.read_entries(0)] == expected
+    (tmp_path / "archive").rename(tmp_path / "away")
+    assert uploader.step()  # the store is not asked again
+    assert (streamer.remote.archived_pages, streamer.remote.end) == (64, 64)
 
 
 def test_the_marks_are_on_disk_when_pages_go(
