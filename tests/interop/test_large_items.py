@@ -13,14 +13,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from sluice.datastream import iter_entries
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
+from sluice.gateway.commands import check
 from sluice.publishers.blocks.block_files import read_block_file
 from sluice.publishers.client.client import publish_blocks
+from sluice.publishers.commands import block
 from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.job.job import publish
 from sluice.publishers.limits import ITEM_BYTES_MAX
@@ -62,9 +66,16 @@ def blocks_of(chain: Path) -> Iterator[Block]:
 
 
 def said(*words: object) -> str:
-    """Run a command that has to succeed; what it prints."""
+    """Run a command in a process of its own, which has to succeed; return what it prints."""
     done = sluice(*words)
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def said_here(command: click.Command, *words: object) -> str:
+    """Run a command in this process, which saves its start; it has to succeed. Return what it prints."""
+    done = CliRunner().invoke(command, [str(word) for word in words])
+    assert done.exit_code == 0, done.output[-2000:]
     return done.stdout
 
 
@@ -90,7 +101,7 @@ def check_reads(node: NodeProcess, folder: Path, chain: Path) -> None:
     assert [path.read_bytes() for path in files_of(folder / "subscribed")] == expected
     for number in (last - 1, last):
         copy = folder / f"{number}.blk"
-        said("block", number, "--gateway", node.grpc, "--out", copy)
+        said_here(block.command, number, "--gateway", node.grpc, "--out", copy)
         assert copy.read_bytes() == expected[number]
 
 
@@ -120,7 +131,7 @@ def test_with_defaults_every_party_takes_them(tmp_path: Path) -> None:
         assert number == last
         check_follower(node, last, tmp_path / "peer")
     for folder in (stored, tmp_path / "peer"):
-        assert f"{len(SIZES)} blocks: sound" in said("check", folder)
+        assert f"{len(SIZES)} blocks: sound" in said_here(check.command, folder)
     streams = [(folder / "datastream.bin").read_bytes() for folder in (stored, tmp_path / "peer")]
     assert streams[0] == streams[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,6 +41,7 @@ from tests.reference_data import needs_stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LONG = os.environ.get("SLUICE_LONG") == "1"
 SHUFFLE = "spark.sql.shuffle.partitions"
 Blocks = list[tuple[int, tuple[bytes, ...]]]
 
@@ -130,7 +132,7 @@ def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
     with DataStreamer.open(tmp_path / "network.bin") as streamer:
         append(streamer, entries)
         with ServerThread(streamer) as server:
-            for size in ("300", "500"):  # batches end elsewhere
+            for size in ("300", "500") if LONG else ("500",):  # batches end elsewhere
                 with running(FakeNode(default=racing)) as fake:
                     source = source_of(server, "l2block", entries_per_batch=size)
                     report = publish(spark, source, [fake.address], key=key, deadline_seconds=60)
