@@ -319,7 +319,7 @@ class _NetworkEntries:
         self._stream = stream
         self._entries = self._all()
         self.reason: str | None = None
-        """Why there are no more; None: there may be."""
+        """The reason that there are no more; None: there may be."""
 
     def _all(self) -> Iterator[Entry]:
         store = self._stream.store

@@ -96,7 +96,7 @@ _PROVED_NAME: Final = "proved"
 
 @dataclass(frozen=True, slots=True)
 class BeginningRules:
-    """What a node believes, and which archives it can use."""
+    """The trust of a node in archives, and those that it can use."""
 
     stream_type: int
     layout: Layout | None
@@ -492,7 +492,7 @@ def _check_newest_header(stream: StoredStream, names: Sequence[SegmentName]) -> 
 
 
 class _Before:
-    """What the next segment has to continue, by the indexes."""
+    """The end that the next segment has to continue, by the indexes."""
 
     def __init__(self) -> None:
         self._next_entry = self._next_block = 0

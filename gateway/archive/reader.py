@@ -83,7 +83,7 @@ class ArchiveReader:
         self.errors_count = 0
         """Range reads that failed."""
         self._failure: tuple[float, str] | None = None
-        """When and why the last range read failed; None: it did not."""
+        """Time and failure of the last range read; None: it did not fail."""
         remote.source = self.fetch
 
     def known_root(self, number: int, entry_number: int) -> bytes | None:
@@ -143,7 +143,7 @@ class ArchiveReader:
 
     @property
     def last_error(self) -> str | None:
-        """Why the last range read failed, for some time; None: it did not."""
+        """The failure of the last range read, for some time; None: it did not fail."""
         if self._failure is None or time.monotonic() - self._failure[0] > ERROR_SECONDS:
             return None
         return self._failure[1]

@@ -48,7 +48,7 @@ class Retention:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self.last_error: str | None = None
-        """Why pages could not be given up; None: they could."""
+        """The failure of giving pages up; None: it did not fail."""
 
     def start(self) -> None:
         """Start the thread."""

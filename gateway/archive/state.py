@@ -21,7 +21,7 @@ class ArchiveState(NamedTuple):
     local_pages: int
     cached_pages: int
     error: str | None
-    """Why it cannot be uploaded now."""
+    """The failure of the last upload."""
     read_error: str | None
     disagreement: str | None
     room_ends: str | None

@@ -73,7 +73,7 @@ _PAGES_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class UploaderPlan:
-    """What is to be archived, and what stays."""
+    """The part of a stream that is archived, and the part that stays."""
 
     description: Callable[[], StreamDescription]
     uploads: Callable[[], bool] = lambda: True
@@ -113,7 +113,7 @@ class Uploader:
         self._marks = threading.Lock()
         """Held to move a mark: each thread moves one, and both are written together."""
         self.last_error: str | None = None
-        """Why the last attempt failed; None: it did not."""
+        """The failure of the last attempt; None: it did not fail."""
         self.failures_count = 0
         """Failed attempts in a row."""
         self.disagreement: str | None = None
@@ -284,7 +284,7 @@ class Uploader:
 
     @property
     def _falls_behind(self) -> bool:
-        """Whether the disk would soon have more than the local window, at low priority."""
+        """True if the disk would soon have more than the local window, at low priority."""
         window = self._plan.local_bytes // PAGE_SIZE
         return bool(window) and self.behind_pages > max(2 * SEGMENT_PAGES, window // 2)
 

@@ -69,7 +69,7 @@ class PagesReader:
 
     header: StreamHeader
     may_be_cut = False
-    """Whether the stream may end inside of a block."""
+    """True if the stream may end inside of a block."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path | str = path
