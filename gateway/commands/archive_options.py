@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import click
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions
 from sluice.gateway.commands.parameter_types import NamedPath
 
-__all__ = ["PathOrUrl", "store_options"]
+__all__ = ["PathOrUrl", "store_options", "store_options_beside_tls"]
 
 _RETRY_SECONDS: Final = 60.0
 """A command waits longer than a node, which tries again by itself."""
@@ -34,10 +35,24 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the function gets `store`, a `StoreOptions`."""
 
     @functools.wraps(function)
-    def with_store(
-        *, endpoint: str | None, region: str | None, timeout: float, tls_ca: Path | None, **others: Any
-    ) -> Any:
-        return function(store=StoreOptions(endpoint, region, timeout, _RETRY_SECONDS, tls_ca), **others)
+    def with_authorities(*, store: StoreOptions, tls_ca: Path | None, **others: Any) -> Any:
+        return function(store=replace(store, tls_ca=tls_ca), **others)
+
+    authorities = click.option(
+        "--tls-ca",
+        type=NamedPath(exists=True, dir_okay=False, path_type=Path),
+        envvar="SLUICE_ARCHIVE_TLS_CA",
+        help="PEM file of authorities that sign the store's certificate, besides those of the system.",
+    )
+    return store_options_beside_tls(authorities(with_authorities))
+
+
+def store_options_beside_tls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command that has --tls-ca: its `store` lacks the authorities."""
+
+    @functools.wraps(function)
+    def with_store(*, endpoint: str | None, region: str | None, timeout: float, **others: Any) -> Any:
+        return function(store=StoreOptions(endpoint, region, timeout, _RETRY_SECONDS), **others)
 
     for decorator in (
         click.option(
@@ -47,12 +62,6 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             metavar="SECONDS",
             help="Longest time of one request to the store, for each 8 MiB of it.",
-        ),
-        click.option(
-            "--tls-ca",
-            type=NamedPath(exists=True, dir_okay=False, path_type=Path),
-            envvar="SLUICE_ARCHIVE_TLS_CA",
-            help="PEM file of authorities that sign the store's certificate, besides those of the system.",
         ),
         click.option(
             "--region", envvar="SLUICE_ARCHIVE_REGION", help="Region of an S3 bucket. Default: AWS_REGION."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from sluice.gateway.archive.objects import SCHEMES, StoreOptions
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.blocks.root_hash import RootLayout
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from sluice.gateway.commands.archive_options import store_options
+from sluice.gateway.commands.archive_options import store_options_beside_tls
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.errors import AddressError, Fatal
@@ -112,7 +113,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     help=f"List each block, even if there are over {VERIFY_TABLE_ROWS_MAX}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@store_options
+@store_options_beside_tls
 @tls_options
 def command(
     sources: tuple[str, ...],
@@ -174,8 +175,10 @@ def _source(
 ) -> BlockSource:
     urls = [text for text in texts if "://" in text and text.partition("://")[0] in SCHEMES]
     if urls:
-        if tcp or tls is not None:
-            raise click.UsageError("--tcp, --tls and --tls-… are for HOST:PORT, not for an archive")
+        ca_file = None if tls is None else tls.ca_file
+        if tcp or tls not in (None, ClientTls(ca_file)):
+            raise click.UsageError("--tcp and --tls-… but --tls-ca are for HOST:PORT, not for an archive")
+        store = replace(store, tls_ca=None if ca_file is None else Path(ca_file))
         if len(texts) > 1:
             raise Fatal(urls[0], got="an archive among other sources", expected="an archive alone")
         return StoredSource(urls[0], numbers, store)

@@ -89,7 +89,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
 """The columns of each `decode`."""
 _KNOWN: Final = TLS_OPTIONS | option_names(
     "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
-    "endpoint region tls_ca"
+    "endpoint region"
 )
 
 

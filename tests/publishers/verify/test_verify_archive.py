@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice.gateway.errors import Fatal
 from sluice.publishers.commands.verify import command
+from tests.certificates import Authority
 from tests.gateway.archive import test_restore
 from tests.gateway.archive.chains import ARCHIVED_PAGES, archive, fill
 from tests.gateway.archive.native_chains import archive_native
-from tests.gateway.archive.stores import BUCKET, as_s3_user, s3_server
+from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server
 from tests.gateway.archive.test_beginning import segments
 from tests.nodes import ledger_key
 
@@ -118,14 +119,18 @@ def test_no_archive(tmp_path: Path) -> None:
     assert "expected an archive alone" in str(result.exception)
 
 
-def test_from_s3(made: Path) -> None:
+def test_from_s3(made: Path, tmp_path: Path) -> None:
     from sluice.gateway.archive.objects import StoreOptions, open_store
 
-    with s3_server() as port, as_s3_user():
+    authority = Authority(tmp_path)
+    with s3_server() as port, as_s3_user(), FaultProxy(port, authority.context("store")) as proxy:
         endpoint = f"http://127.0.0.1:{port}"
         store = open_store(f"s3://{BUCKET}/chain", StoreOptions(endpoint, "eu-west-1"))
         for path in (made / "native").rglob("*"):
             if path.is_file():
                 store.put_new(str(path.relative_to(made / "native")), path.read_bytes())
         read = found(f"s3://{BUCKET}/chain", "--endpoint", endpoint, "--region", "eu-west-1", "--to", "5")
+        assert (read["accepted"], read["sound"]) == (6, True)
+        secured = ("--endpoint", f"https://localhost:{proxy.port}", "--tls-ca", str(authority.path))
+        read = found(f"s3://{BUCKET}/chain", *secured, "--region", "eu-west-1", "--to", "5")
         assert (read["accepted"], read["sound"]) == (6, True)
