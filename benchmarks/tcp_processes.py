@@ -84,7 +84,7 @@ def serve_tls(path: str, certificate: str, key: str) -> None:
 async def _serve(
     path: str, limits: ServerLimits, tls: TlsContext | None = None, archive: str | None = None
 ) -> None:
-    options = None if archive is None else ArchiveOptions(archive, StoreOptions(), 0, 0, 64 << 20)
+    options = None if archive is None else ArchiveOptions(archive, StoreOptions(), 0, 0, 256 << 20)
     with DataStreamer.open(path) as streamer, archived(options, streamer, uploads=False):
         async with StreamServer(streamer, "127.0.0.1", 0, limits, tls=tls) as server:
             print(server.address[1], flush=True)

@@ -69,8 +69,8 @@ class ArchiveReader:
         self._remote = remote = streamer.remote
         self._roots = lru_cache(ROOTS_KEPT)(self._read_roots)
         self._run_pages_max = max(1, min(read_ahead_pages, remote.cache_pages_max // 16))
-        self._ahead_pages = self._run_pages_max * (2 * READ_AHEAD_THREADS - 1) // 2
-        """A run begins at most so far ahead of who reads on, so each thread has one to read."""
+        self._ahead_pages = self._run_pages_max * 5 // 2
+        """A run begins at most so far ahead of who reads on: each thread has one to read, and one waits."""
         self._lock = threading.Lock()
         self._running: dict[int, _Run] = {}
         """By page."""
