@@ -97,13 +97,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a worker, begin with the tests of the shared Spark session, then with files that have slow ones."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    worker = getattr(config, "workerinput", None)  # a run inside of a worker's test is none
     if worker is None:
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (not _is_of_session(item), item.path not in slow))
-    if worker == "gw0":
-        listed = Path(config.workerinput[_SESSION_TESTS])  # type: ignore[attr-defined]
+    if worker["workerid"] == "gw0":
+        listed = Path(worker[_SESSION_TESTS])
         listed.write_text("\n".join(item.nodeid for item in items if _is_of_session(item)), "utf-8")
 
 

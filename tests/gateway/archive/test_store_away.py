@@ -134,10 +134,8 @@ async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path, no_ro
                 fill_up(tmp_path / "small" / "filler")
             proxy.fault = None
             await until(lambda: remote.archived_pages > 64 or "bookmark DB" in words_of(node), 0.1)
-            if remote.archived_pages == 64:
+            if remote.archived_pages == 64:  # by chance there is some room in the DB's files
                 ballast.unlink()
-            else:
-                assert not no_room
             await until(lambda: is_ready(node), 0.1)
             bob = await wire.publisher("bob")
             number = await send_until(bob, number)
