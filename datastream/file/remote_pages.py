@@ -149,6 +149,11 @@ class SegmentRecord(NamedTuple):
         """The number of the page behind it."""
         return self.first_page + len(self.pages)
 
+    def frames(self, first_page: int, count: int) -> tuple[int, int]:
+        """Return the range (offset, end) in its object of the frames of consecutive pages."""
+        sizes = [page.frame_size for page in self.pages[: first_page - self.first_page + count]]
+        return sum(sizes[:-count]), sum(sizes)
+
     def encode(self) -> bytes:
         """Return the bytes of the record."""
         return self.digest + b"".join(_PAGE.pack(*page) for page in self.pages)

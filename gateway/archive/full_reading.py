@@ -36,6 +36,7 @@ from sluice.gateway.archive.segment_check import (
     SegmentCheck,
     SegmentEnds,
     SegmentOrder,
+    fetch_run,
     in_order,
     read_segment_index,
 )
@@ -167,7 +168,7 @@ class _Entries:
         where = stored.store.address(segment_name(*segment.name))
         check = SegmentCheck(segment, where, has_blocks=stored.has_blocks)
         firsts = range(segment.first_page, segment.first_page + SEGMENT_PAGES, RUN_PAGES)
-        calls = (partial(self._run, segment, first, where) for first in firsts)
+        calls = (partial(self._run, segment, first) for first in firsts)
         number = segment.first_page
         for run in in_order(threads, calls, RUNS_AHEAD, self._go_on):
             for page in run:
@@ -184,11 +185,8 @@ class _Entries:
             raise fault
         self._stream.add(segment)
 
-    def _run(self, segment: SegmentObject, first_page: int, where: str) -> list[bytes]:
-        frames = self._stream.stored.store.get_range(
-            segment_name(*segment.name), *segment.frames(first_page, RUN_PAGES)
-        )
-        return list(segment.pages_of(frames, first_page, RUN_PAGES, where))
+    def _run(self, segment: SegmentObject, first_page: int) -> list[bytes]:
+        return list(fetch_run(self._stream.stored.store, segment, first_page))
 
     def _entries_on(self, data: bytes, page_number: int, first: int, end: int) -> Iterator[Entry]:
         self.page_number = page_number

@@ -195,10 +195,8 @@ def read_page(store: ArchiveStore, segment: SegmentRecord, page_number: int) -> 
     """
     name = segment_name(segment.first_page, segment.digest)
     where = f"{store.address(name)}: page {page_number}"
-    place = page_number - segment.first_page
-    page = segment.pages[place]
-    offset = sum(before.frame_size for before in segment.pages[:place])
-    data = decode_page(store.get_range(name, offset, offset + page.frame_size), page.crc, where)
+    page = segment.pages[page_number - segment.first_page]
+    data = decode_page(store.get_range(name, *segment.frames(page_number, 1)), page.crc, where)
     if page.digest not in (UNKNOWN_DIGEST, digest_of(data)):
         raise ArchiveDamaged("page", "other bytes", "those that were verified", where)
     return data

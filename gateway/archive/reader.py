@@ -225,12 +225,8 @@ class ArchiveReader:
     def _put(self, run: _Run) -> None:
         remote, first_page = self._remote, run.pages.start
         segment = remote.segment(first_page)
-        sizes = [page.frame_size for page in segment.pages]
-        position = first_page - segment.first_page
-        offset = sum(sizes[:position])
-        end = offset + sum(sizes[position : position + len(run.pages)])
         name = segment_name(segment.first_page, segment.digest)
-        frames = self._store.get_range(name, offset, end)
+        frames = self._store.get_range(name, *segment.frames(first_page, len(run.pages)))
         self.bytes_read += len(frames)
         begin = 0
         for page_number in run.pages:

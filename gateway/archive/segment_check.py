@@ -34,6 +34,7 @@ __all__ = [
     "SegmentEnds",
     "SegmentOrder",
     "fetch_pages",
+    "fetch_run",
     "header_fault",
     "in_order",
     "read_segment_index",
@@ -242,22 +243,24 @@ class SegmentOrder:
                 yield ArchiveDamaged(what, str(got), f"{expected}, as before it", ends.where)
 
 
-def fetch_pages(store: ArchiveStore, segment: SegmentObject, run_pages: int = RUN_PAGES) -> Iterator[bytes]:
-    """Yield the pages of a segment, in order.
+def fetch_pages(store: ArchiveStore, segment: SegmentObject) -> Iterator[bytes]:
+    """Yield the pages of a segment, in order; raise as `fetch_run`."""
+    for first_page in range(segment.first_page, segment.first_page + SEGMENT_PAGES, RUN_PAGES):
+        yield from fetch_run(store, segment, first_page)
 
-    Args:
-        run_pages: pages of one range read.
+
+def fetch_run(
+    store: ArchiveStore, segment: SegmentObject, first_page: int, count: int = RUN_PAGES
+) -> Iterator[bytes]:
+    """Yield consecutive pages of a segment, by one range read.
 
     Raises:
         ArchiveDamaged: a page is not what the index says.
         ArchiveUnavailable: the store does not give it.
     """
     name = segment_name(*segment.name)
-    end_page = segment.first_page + SEGMENT_PAGES
-    for first_page in range(segment.first_page, end_page, run_pages):
-        count = min(run_pages, end_page - first_page)
-        frames = store.get_range(name, *segment.frames(first_page, count))
-        yield from segment.pages_of(frames, first_page, count, store.address(name))
+    frames = store.get_range(name, *segment.frames(first_page, count))
+    yield from segment.pages_of(frames, first_page, count, store.address(name))
 
 
 def header_fault(found: bytes, header: StreamHeader, where: str) -> ArchiveDamaged | None:

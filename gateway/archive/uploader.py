@@ -41,7 +41,7 @@ from sluice.gateway.archive.segment import (
     segment_of,
     segment_prefix,
 )
-from sluice.gateway.archive.segment_check import read_segment_index
+from sluice.gateway.archive.segment_check import fetch_pages, read_segment_index
 from sluice.gateway.backoff import backoff
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.logs import fields
@@ -68,7 +68,6 @@ ROOM_BYTES: Final = 256 << 20
 _READ_BACK_BYTES: Final = 8 << 20
 _COMPARED_BYTES: Final = 1 << 19
 """Python compares with its lock held, for which the node's event loop would wait."""
-_PAGES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,10 +370,8 @@ def verify_segment(
     found = read_segment_index(store, segment.name)
     found.digests = segment.digests
     digest = hashlib.sha256()
-    for first_page in range(found.first_page, found.first_page + SEGMENT_PAGES, _PAGES_AT_ONCE):
-        frames = store.get_range(name, *found.frames(first_page, _PAGES_AT_ONCE))
-        for page in found.pages_of(frames, first_page, _PAGES_AT_ONCE, where):
-            digest.update(page)
+    for page in fetch_pages(store, found):
+        digest.update(page)
     if digest.digest() != segment.name.digest:
         raise ArchiveDamaged("pages", digest.hexdigest(), segment.name.digest.hex(), where)
     return found

@@ -208,12 +208,11 @@ def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName, status: Gat
     # The offsets of a server are numbers of entries: there the gateway knows which blocks are stored.
     stored = status.ask()[0] if source.is_server else None
     for job in jobs:
-        if not source.is_server:
-            following = race.checkpoint.committed_next(job.publisher_id)
-        elif race.checkpoint.committed_batch(job.publisher_id) < 0 or stored is None:
-            following = None
+        if source.is_server:
+            has_begun = race.checkpoint.committed_batch(job.publisher_id) >= 0
+            following = stored + 1 if has_begun and stored is not None else None
         else:
-            following = stored + 1
+            following = race.checkpoint.committed_next(job.publisher_id)
         if following:
             job.reports = [PublishReport(job.publisher_id, safe_through=following - 1)]
 

@@ -20,8 +20,8 @@ from sluice.datastream.file.remote_pages import SEGMENT_PAGES
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions, open_store
 from sluice.gateway.archive.restore import open_streams
-from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription, segment_name
-from sluice.gateway.archive.segment_check import read_segment_index, segment_names
+from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription
+from sluice.gateway.archive.segment_check import fetch_run, read_segment_index, segment_names
 from sluice.publishers.sources.stream_runs import PagesReader
 
 __all__ = ["ArchivePagesReader", "blocks_url", "is_archive"]
@@ -94,10 +94,8 @@ class ArchivePagesReader(PagesReader):
         if page is None:
             segment = self._index(page_number // SEGMENT_PAGES)
             count = min(PAGES_AT_ONCE, SEGMENT_PAGES - page_number % SEGMENT_PAGES)
-            name = segment_name(*segment.name)
-            frames = self._store.get_range(name, *segment.frames(page_number, count))
-            pages = segment.pages_of(frames, page_number, count, self._store.address(name))
-            self._pages = dict(enumerate(pages, page_number))
+            run = fetch_run(self._store, segment, page_number, count)
+            self._pages = dict(enumerate(run, page_number))
             page = self._pages.pop(page_number)
         return page[:end]
 
