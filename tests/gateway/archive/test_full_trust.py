@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -379,9 +381,23 @@ def test_two_at_once(place: Path, tmp_path: Path) -> None:
     assert begin(place, tmp_path / "new", rules(go_on=again))
 
 
+class Kill:
+    """Kills its own process some time after a number of calls."""
+
+    def __init__(self, calls: int, seconds: float) -> None:
+        self.calls = calls
+        self.seconds = seconds
+
+    def __call__(self) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
 RUN = (
-    "import sys; from pathlib import Path; from tests.gateway.archive.test_full_trust import begin; "
-    "begin(Path(sys.argv[1]), Path(sys.argv[2]))"
+    "import sys; from pathlib import Path; "
+    "from tests.gateway.archive.test_full_trust import Kill, begin, rules; "
+    "begin(Path(sys.argv[1]), Path(sys.argv[2]), rules(go_on=Kill(int(sys.argv[3]), float(sys.argv[4]))))"
 )
 
 
@@ -392,15 +408,10 @@ def test_killed_at_any_moment(made: Path, tmp_path: Path, name: str) -> None:
     line = [sys.executable, "-c", RUN, str(made / f"{name}-archive"), str(new)]
     killed = 0
     while not (new / "datastream.bin").exists() or (new / "beginning").exists():
-        with subprocess.Popen(line) as process:
-            deadline = time.monotonic() + (chance.uniform(0.8, 3.0) if killed < 6 else 120)
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            if process.poll() is None:
-                process.kill()
-                killed += 1
-            else:
-                assert process.returncode == 0
+        calls = 0 if killed == 6 else chance.randrange(1, 170)
+        done = subprocess.run([*line, str(calls), str(chance.uniform(0.0, 0.02))], timeout=120, check=False)
+        assert done.returncode in (0, -signal.SIGKILL)
+        killed += done.returncode != 0
     assert killed
     assert begin(made / f"{name}-archive", new) is False
     store = BlockStore.open(new)
