@@ -28,7 +28,7 @@ from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES, SegmentRecord
 from sluice.datastream.layout import PAGE_SIZE
-from sluice.gateway.archive.build_process import Abandoned, build
+from sluice.gateway.archive.build_process import Abandoned, BuildProcess
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
@@ -103,6 +103,7 @@ class Uploader:
         self._store = store
         self._plan = plan
         self._look_seconds = look_seconds
+        self._build_process = BuildProcess()
         self._is_described = False
         self._unnoted: SegmentRecord | None = None
         """The segment that the archive has, and the disk has no room to say so."""
@@ -142,6 +143,7 @@ class Uploader:
         for thread in (self._thread, self._room_thread):
             if thread.ident is not None:
                 thread.join()
+        self._build_process.close()
 
     @property
     def behind_pages(self) -> int:
@@ -268,7 +270,7 @@ class Uploader:
         for page_number in range(first_page, first_page + SEGMENT_PAGES):
             sums.require(page_number)
         first_number = sums.first_number(first_page)
-        segment = build(
+        segment = self._build_process.build(
             streamer.fileno(),
             first_page,
             first_number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -76,6 +77,13 @@ def plan_of(streamer: DataStreamer, *, uploads: bool = True, local_bytes: int = 
 def run(uploader: Uploader) -> None:
     while uploader.step():
         pass
+
+
+def children() -> Iterator[int]:
+    """Yield the processes of this one."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            yield from map(int, (task / "children").read_text().split())
 
 
 def names(store: ArchiveStore) -> list[str]:
@@ -282,6 +290,25 @@ def test_a_store_that_is_away_then_back(streamer: DataStreamer, fault: str) -> N
                 verify_segment(store, uploader._build(found.first_page, file))
 
 
+@pytest.mark.parametrize("is_building", [False, True])
+def test_the_process_that_builds_is_killed(
+    streamer: DataStreamer, store: ArchiveStore, is_building: bool
+) -> None:
+    uploader = Uploader(streamer, store, plan_of(streamer))
+    before = set(children())
+    assert uploader.step()
+    (process,) = set(children()) - before
+    if is_building:
+        os.kill(process, signal.SIGSTOP)
+        threading.Timer(0.3, os.kill, (process, signal.SIGKILL)).start()
+    else:
+        os.kill(process, signal.SIGKILL)
+    with pytest.raises(OSError, match="segment of page 64 cannot be built: the process of it"):
+        uploader.step()
+    run(uploader)
+    assert streamer.remote.archived_pages == 128
+
+
 # --- what is noted, and what is given up --------------------------------------------------------------------
 
 
@@ -387,17 +414,16 @@ def test_nobody_waits_for_a_store_that_is_silent_when_the_archive_is_closed(stre
 
 
 def children_niceness(stop: threading.Event) -> list[int]:
-    """Return the last niceness of each child of this process that came and went until `stop`."""
-    seen: dict[int, int] = {}
+    """Return the last niceness of each child of this process that comes until `stop`."""
+    before, seen = set(children()), dict[int, int]()
     while not stop.wait(0.01):
-        for task in Path("/proc/self/task").iterdir():
+        for child in children():
             with contextlib.suppress(OSError):
-                for word in (task / "children").read_text().split():
-                    seen[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
-    return list(seen.values())
+                seen[child] = os.getpriority(os.PRIO_PROCESS, child)
+    return [niceness for child, niceness in seen.items() if child not in before]
 
 
-@pytest.mark.parametrize(("local_bytes", "expected"), [(0, [19, 19]), (64 * MIB, [0, 19])])
+@pytest.mark.parametrize(("local_bytes", "expected"), [(0, [19]), (64 * MIB, [0, 19])])
 def test_building_has_low_priority_until_the_disk_would_outgrow_its_window(
     streamer: DataStreamer, store: ArchiveStore, local_bytes: int, expected: list[int]
 ) -> None:
