@@ -13,7 +13,8 @@ from typing import Any
 
 import plyvel
 
-from sluice.datastream.file.bookmarks import COVERED_KEY
+from sluice.datastream.file.bookmarks import COVERED_KEY, bookmarks_folder
+from sluice.datastream.file.index_database import own_folder
 from sluice.datastream.layout import (
     ENTRY_HEAD,
     HEADER_OFFSET,
@@ -28,6 +29,7 @@ from sluice.datastream.layout import (
 )
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME
+from sluice.gateway.store.evidence import STREAM_FILE_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")
@@ -213,7 +215,9 @@ class Storage:
         which, so the rest of the run stays the same.
         """
         header = bytes(self.disk.cache[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE])
-        covered = int.from_bytes(self.keys.pairs.get(COVERED_KEY, b""), "big")
+        keys = own_folder(bookmarks_folder(self.folder / STREAM_FILE_NAME))
+        is_there = (keys / "CURRENT").exists()  # a crash may come after a rebuild deleted it
+        covered = int.from_bytes(self.keys.pairs.get(COVERED_KEY, b""), "big") if is_there else 0
         ends = [end for end in self._block_ends() if end[1] < covered]
         rng = random.Random(header)
         # Opening would flush what is unflushed, perhaps the right header too.
