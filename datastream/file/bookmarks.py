@@ -640,9 +640,12 @@ class BookmarkIndex:
         """Write notes at once, and flush all batches so far. Any thread.
 
         Raises:
-            BookmarksUnavailable: the DB refused.
+            BookmarksUnavailable: the DB refused, or waits to be reopened: LevelDB loses what it appends to a log
+                with a record that was cut.
         """
         with self._guard:
+            if self.failed:
+                raise BookmarksUnavailable(self.folder, "a write failed; the next commit opens it again")
             try:
                 self._lock.check()
                 self._database.bookmarks.write_batch(sync=True).write()
@@ -651,6 +654,7 @@ class BookmarkIndex:
                     batch.put(key, value)
                 batch.write()
             except (plyvel.Error, OSError, RuntimeError) as error:
+                self.failed = True
                 raise BookmarksUnavailable(self.folder, error) from error
 
     def recover(self) -> None:
@@ -737,6 +741,7 @@ class BookmarkIndex:
         try:
             self._database.move_keys()
         except (plyvel.Error, OSError) as error:
+            self.failed = True
             _logger.debug("%s: our keys are not moved yet: %s", self.folder, error)
 
     def _close_database(self) -> None:

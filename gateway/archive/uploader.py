@@ -65,6 +65,10 @@ NICENESS: Final = 19
 Python's lock held, the event loop waits, too."""
 ROOM_BYTES: Final = 256 << 20
 """A disk with less room is full soon."""
+RESERVE_BYTES: Final = 8 << 20
+"""Room for the bookmark DB on a full disk: to be opened again, and to note a segment, which makes room."""
+NOTE_SECONDS: Final = 0.1
+"""Time between two attempts to note a segment."""
 _READ_BACK_BYTES: Final = 8 << 20
 _COMPARED_BYTES: Final = 1 << 19
 """Python compares with its lock held, for which the node's event loop would wait."""
@@ -107,6 +111,7 @@ class Uploader:
         self._is_described = False
         self._unnoted: SegmentRecord | None = None
         """The segment that the archive has, and the disk has no room to say so."""
+        self._reserve = streamer.path.with_suffix(".reserve")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
         self._room_thread = threading.Thread(target=self._make_room, name="archive-room", daemon=True)
@@ -153,6 +158,7 @@ class Uploader:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                self._keep_reserve()
                 is_done = self.step()
                 self.failures_count, self.last_error = 0, None
                 # Who waits for others asks the store.
@@ -163,9 +169,10 @@ class Uploader:
             except (GatewayError, DatastreamError, OSError) as error:
                 if self._stop.is_set():
                     return
-                # Room on the disk may be taken soon; the store is not asked.
-                most = BACKOFF_SECONDS_MAX if self._unnoted is None else BACKOFF_SECONDS
-                pause = backoff(BACKOFF_SECONDS, most, self.failures_count)
+                pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
+                if self._unnoted is not None:  # blocks may take the room; the store is not asked
+                    pause = NOTE_SECONDS
+                    self._reserve.unlink(missing_ok=True)
                 self.failures_count += 1
                 if self.last_error != str(error):
                     log.error("archive: %s", error, extra=fields(retry_seconds=pause))
@@ -221,6 +228,15 @@ class Uploader:
         extra = fields(pages=f"{first_page}-{end_page - 1}", bytes=size, uploaded=is_new)
         log.info("segment archived", extra=extra)
         return True
+
+    def _keep_reserve(self) -> None:
+        """Take the reserve again, where it was used and there is room."""
+        if not self._plan.local_bytes or self._reserve.exists():
+            return
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(self._reserve.parent).free > self._room_bytes:
+                with self._reserve.open("xb") as file:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def _note(self) -> None:
         """Move the mark behind the segment that the archive has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -31,6 +32,7 @@ from sluice.datastream.file.page_index import PageTable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.limits import REBUILD_BATCH_BOOKMARKS
 from tests.datastream.streams import bookmark, commit, pairs_in, u64
+from tests.disks import small_file_system
 
 OPEN_WITH_LEVELDB = """
 import plyvel, sys
@@ -687,3 +689,25 @@ def test_an_index_with_a_hole_is_made_anew(tmp_path: Path) -> None:
     with DataStreamer.open(path) as streamer:
         found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(3_001)]
         assert found == list(range(0, end, 2))
+
+
+def test_a_note_behind_one_that_a_full_disk_cut_is_not_lost(tmp_path: Path) -> None:
+    """LevelDB says that it is written, and does not find it in its log afterwards."""
+    one, two = b"sluice/of-a-test/1", b"sluice/of-a-test/2"
+    with small_file_system(tmp_path / "small", 4 << 20):
+        index = BookmarkIndex(tmp_path / "small" / "s.bin")
+        filler = tmp_path / "small" / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        with pytest.raises(BookmarksUnavailable, match="No space left on device"):
+            index.put_flushed({one: bytes(9_000)})
+        filler.unlink()
+        with pytest.raises(BookmarksUnavailable, match="a write failed"):
+            index.put_flushed({two: b"2"})
+        index.recover()
+        index.put_flushed({two: b"2"})
+        shutil.copytree(index.folder, tmp_path / "s.db")  # as after a kill
+        index.close()
+    with contextlib.closing(BookmarkIndex(tmp_path / "s.bin")) as index:
+        assert index.stored_notes(b"sluice/of-a-test/") == {two: b"2"}
