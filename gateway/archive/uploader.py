@@ -172,7 +172,8 @@ class Uploader:
                 pause = backoff(BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, self.failures_count)
                 if self._unnoted is not None:  # blocks may take the room; the store is not asked
                     pause = NOTE_SECONDS
-                    self._reserve.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        self._reserve.unlink()
                 self.failures_count += 1
                 if self.last_error != str(error):
                     log.error("archive: %s", error, extra=fields(retry_seconds=pause))
