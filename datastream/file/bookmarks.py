@@ -201,6 +201,9 @@ class BookmarkIndex:
         self._writer: threading.Thread | None = None
         self._writer_error: Exception | None = None
         self._guard = threading.Lock()
+        """Held to read the DB, and to replace it."""
+        self._write_guard = threading.Lock()
+        """Held to write, so that nothing follows a write that failed; taken before `_guard`."""
         self._database: Any = None
         self._written_covered: int | None = None
         self._sync_next = False
@@ -571,10 +574,12 @@ class BookmarkIndex:
             return None
 
     def _write(self, batch: Any) -> None:
-        try:
-            batch.write()
-        except (plyvel.Error, OSError, RuntimeError) as error:
-            self._writer_error = error
+        with self._write_guard:
+            try:
+                batch.write()
+            except (plyvel.Error, OSError, RuntimeError) as error:
+                self.failed = True
+                self._writer_error = error
 
     def _await_writer(self) -> None:
         if self._join_writer():
@@ -621,15 +626,16 @@ class BookmarkIndex:
             BookmarksUnavailable: `failed` is set.
         """
         self._await_writer()
-        try:
-            self._lock.check()
-            if record is None:
-                self._database.bookmarks.delete(UPDATE_KEY, sync=True)
-            else:
-                self._database.bookmarks.put(UPDATE_KEY, record, sync=True)
-        except (plyvel.Error, OSError, RuntimeError) as error:
-            self.failed = True
-            raise BookmarksUnavailable(self.folder, error) from error
+        with self._write_guard:
+            try:
+                self._lock.check()
+                if record is None:
+                    self._database.bookmarks.delete(UPDATE_KEY, sync=True)
+                else:
+                    self._database.bookmarks.put(UPDATE_KEY, record, sync=True)
+            except (plyvel.Error, OSError, RuntimeError) as error:
+                self.failed = True
+                raise BookmarksUnavailable(self.folder, error) from error
 
     @property
     def written_covered(self) -> int:
@@ -640,10 +646,10 @@ class BookmarkIndex:
         """Write notes at once, and flush all batches so far. Any thread.
 
         Raises:
-            BookmarksUnavailable: the DB refused, or waits to be reopened: LevelDB loses what it appends to a log
-                with a record that was cut.
+            BookmarksUnavailable: the DB refused, or waits to be reopened: LevelDB loses what it appends to a
+                log behind a record that was cut.
         """
-        with self._guard:
+        with self._write_guard:
             if self.failed:
                 raise BookmarksUnavailable(self.folder, "a write failed; the next commit opens it again")
             try:
@@ -667,7 +673,7 @@ class BookmarkIndex:
         with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
             self._await_writer()
         self._look_for_room()
-        with self._guard:
+        with self._write_guard, self._guard:
             try:
                 self._lock.check()  # before closing the DB: a deleted one can still be read
                 self._close_database()
@@ -712,7 +718,7 @@ class BookmarkIndex:
 
     def wipe(self) -> None:
         """Empty the index. Pending notes stay, since they describe the file."""
-        with self._guard:
+        with self._write_guard, self._guard:
             self._close_database()
             self._remove_files()
             self._open_after_removal()
@@ -752,7 +758,7 @@ class BookmarkIndex:
         """Close the DB, then release all locks; idempotent."""
         try:
             self._join_writer()
-            with self._guard:
+            with self._write_guard, self._guard:
                 self._close_database()
         finally:
             self._lock.release()

@@ -711,3 +711,19 @@ def test_a_note_behind_one_that_a_full_disk_cut_is_not_lost(tmp_path: Path) -> N
         index.close()
     with contextlib.closing(BookmarkIndex(tmp_path / "s.bin")) as index:
         assert index.stored_notes(b"sluice/of-a-test/") == {two: b"2"}
+
+
+def test_no_note_follows_a_batch_that_a_thread_could_not_write(tmp_path: Path) -> None:
+    state = {"open_fails": False, "write_fails": True}
+    index = BookmarkIndex(tmp_path / "s.bin", lambda folder: FailingDatabase(folder, state))
+    index.record({b"a": 1}, 2)
+    index.write_pending_behind()
+    assert index._writer is not None
+    index._writer.join()
+    state["write_fails"] = False
+    with pytest.raises(BookmarksUnavailable, match="a write failed"):
+        index.put_flushed({b"sluice/of-a-test/1": b"1"})
+    index.recover()
+    index.put_flushed({b"sluice/of-a-test/1": b"1"})
+    assert (index.covered, index.get(b"a")) == (2, 1)
+    index.close()
