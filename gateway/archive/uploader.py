@@ -17,11 +17,9 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Final
 
 from sluice.datastream import DataStreamer
@@ -100,10 +98,8 @@ class Uploader:
         store: ArchiveStore,
         plan: UploaderPlan,
         look_seconds: float = LOOK_SECONDS,
-        room_bytes: int = ROOM_BYTES,
     ) -> None:
         self._streamer = streamer
-        self._room_bytes = room_bytes
         self._store = store
         self._plan = plan
         self._look_seconds = look_seconds
@@ -210,7 +206,8 @@ class Uploader:
             self._describe()
         if not self._plan.uploads() and not any(self._names(first_page)):
             return False  # another node will
-        with _object_file(streamer.path.parent, self._room_bytes) as file:
+        # In memory: on the disk its pages would be flushed together with those of blocks.
+        with os.fdopen(os.memfd_create("segment"), "w+b") as file:
             segment = self._build(first_page, file)
             self._look_for_others(segment)
             uploads = self._plan.uploads()
@@ -235,7 +232,7 @@ class Uploader:
         if not self._plan.local_bytes or self._reserve.exists():
             return
         with contextlib.suppress(OSError):
-            if shutil.disk_usage(self._reserve.parent).free > self._room_bytes:
+            if shutil.disk_usage(self._reserve.parent).free > ROOM_BYTES:
                 with self._reserve.open("xb") as file:
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
@@ -347,13 +344,6 @@ class Uploader:
             if end < max(before, 1) + least:
                 return False
             return streamer.release_pages(end) > before
-
-
-def _object_file(folder: Path, room_bytes: int) -> IO[bytes]:
-    """Return an empty file for a segment's object; in memory if the disk is full, as archiving makes room."""
-    if shutil.disk_usage(folder).free < room_bytes:
-        return os.fdopen(os.memfd_create("segment"), "w+b")
-    return tempfile.TemporaryFile(dir=folder)
 
 
 def verify_segment(

@@ -28,7 +28,7 @@ from sluice.gateway.archive.segment import (
     segment_of,
     segment_prefix,
 )
-from sluice.gateway.archive.uploader import Uploader, UploaderPlan, _object_file, verify_segment
+from sluice.gateway.archive.uploader import Uploader, UploaderPlan, verify_segment
 from tests.gateway.archive.stores import FaultProxy, as_s3_user, s3_server, s3_store
 
 MIB = 1 << 20
@@ -349,19 +349,6 @@ def test_the_marks_are_on_disk_when_pages_go(
         with pytest.raises(EntriesArchived):
             again.truncate_file(100)
         again.truncate_file(130)
-
-
-def test_a_segment_needs_no_room_on_a_full_disk(
-    streamer: DataStreamer, store: ArchiveStore, tmp_path: Path
-) -> None:
-    """Only archiving makes room there."""
-    full = 1 << 62
-    with _object_file(tmp_path, full) as file:
-        assert Path(f"/proc/self/fd/{file.fileno()}").readlink().name.startswith("memfd:")
-    with _object_file(tmp_path, 0) as file:
-        assert Path(f"/proc/self/fd/{file.fileno()}").readlink().parent == tmp_path
-    run(Uploader(streamer, store, plan_of(streamer), room_bytes=full))
-    assert (streamer.remote.archived_pages, len(names(store))) == (128, 2)
 
 
 def test_entries_that_may_change_are_not_archived(streamer: DataStreamer, store: ArchiveStore) -> None:
