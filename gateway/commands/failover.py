@@ -10,22 +10,15 @@ from contextlib import suppress
 
 import click
 
-from sluice.gateway.addresses import parse_address
 from sluice.gateway.cluster.control_client import ControlClient
 from sluice.gateway.cluster.failover import Failover, FailoverStep
+from sluice.gateway.commands.parameter_types import AddressType
 from sluice.gateway.commands.tls_options import tls_options
-from sluice.gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
+from sluice.gateway.errors import FailoverFailed, FailoverInterrupted
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
-
-
-def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
-    try:
-        return str(parse_address(text, port_min=1))
-    except AddressError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
 
 
 @click.command("failover")
@@ -33,16 +26,14 @@ def _address(context: click.Context, parameter: click.Parameter, text: str) -> s
     "--from",
     "source",
     required=True,
-    callback=_address,
-    metavar="HOST:PORT",
+    type=AddressType(),
     help="Control address of the active node (setting control.address).",
 )
 @click.option(
     "--to",
     "target",
     required=True,
-    callback=_address,
-    metavar="HOST:PORT",
+    type=AddressType(),
     help="Control address of the standby that takes over.",
 )
 @click.option(

@@ -1,4 +1,4 @@
-"""The parameter types that commands share: paths and numbers that are stricter than click's.
+"""The parameter types that commands share: addresses, and paths and numbers that are stricter than click's.
 
 This module does not import gRPC: `sluice serve` must choose gRPC's poller before that.
 """
@@ -13,10 +13,26 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["FiniteRange", "NamedPath"]
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.errors import AddressError
+
+__all__ = ["AddressType", "FiniteRange", "NamedPath"]
 
 _NEVER_A_PATH: Final = (errno.ENAMETOOLONG, errno.EACCES)
 """Errors for which `Path.exists` raises."""
+
+
+class AddressType(click.ParamType):  # type: ignore[type-arg]
+    """The address of a server."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the address with an IPv6 host in brackets; refuse what is no address."""
+        try:
+            return str(parse_address(value, port_min=1))
+        except AddressError as error:
+            self.fail(str(error), param, ctx)
 
 
 class NamedPath(click.Path):

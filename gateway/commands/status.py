@@ -14,11 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sluice.gateway.addresses import parse_address
 from sluice.gateway.cluster.node_status import NodesView, collect
-from sluice.gateway.commands.parameter_types import FiniteRange
+from sluice.gateway.commands.parameter_types import AddressType, FiniteRange
 from sluice.gateway.commands.tls_options import tls_options
-from sluice.gateway.errors import AddressError
 from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
@@ -26,15 +24,8 @@ __all__ = ["command"]
 _INTERVAL_SECONDS_MAX = 86_400
 
 
-def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        return tuple(str(parse_address(text, port_min=1)) for text in texts)
-    except AddressError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
 @click.command("status", short_help="Show which blocks nodes have, and whether they agree.")
-@click.argument("addresses", nargs=-1, required=True, callback=_addresses, metavar="HOST:PORT...")
+@click.argument("addresses", nargs=-1, required=True, type=AddressType(), metavar="HOST:PORT...")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--interval",

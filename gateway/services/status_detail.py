@@ -23,6 +23,7 @@ from google.protobuf import json_format
 
 from sluice.gateway import __version__
 from sluice.gateway.api import address_book_pb2, block_pb2, node_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
 from sluice.gateway.blocks.proofs import ProofKind, RsaBook
 from sluice.gateway.blocks.proofs.address_book import key_of_entry
 from sluice.gateway.blocks.proofs.baby_jubjub import POINT_SIZE, point_bytes
@@ -41,7 +42,6 @@ __all__ = [
     "tss_data_of",
 ]
 
-_U64_MAX: Final = (1 << 64) - 1
 KEY_HASH_BYTES: Final = 8
 """Bytes of a key's hash shown to people: enough to distinguish honest nodes' keys."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
@@ -98,7 +98,7 @@ class StatusDetail:
         if self._rsa_book is not None:
             book, with_keys = address_book_message(self._rsa_book.serialized)
             detail.node_address_book.CopyFrom(book)
-            detail.ranged_address_book_history.address_books.add(address_book=with_keys, end_block=_U64_MAX)
+            detail.ranged_address_book_history.address_books.add(address_book=with_keys, end_block=U64_MAX)
         return detail
 
 
@@ -215,7 +215,7 @@ def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
         "address_books": [
             {
                 "start_block": era.start_block,
-                "end_block": None if era.end_block == _U64_MAX else era.end_block,
+                "end_block": None if era.end_block == U64_MAX else era.end_block,
                 "nodes": [
                     {"node_id": one.nodeId, "key": _shown(one.RSA_PubKey.encode())}
                     for one in era.address_book.nodeAddress

@@ -88,15 +88,15 @@ def _quoted(text: str) -> str:
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
 
 
-class _Quoted:
+class _Quoted:  # except whole numbers
     __slots__ = ()
 
     def to_toml(self, value: object) -> str:
-        return _quoted(str(value))
+        return str(value) if isinstance(value, int) else _quoted(str(value))
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber:
+class WholeNumber(_Quoted):
     """A whole number in a range."""
 
     least: int
@@ -113,10 +113,6 @@ class WholeNumber:
         if number is None or not self.least <= number <= self.most:
             raise NotThisKind(f"a whole number from {self.least} to {self.most}")
         return number
-
-    def to_toml(self, value: object) -> str:
-        """Return the digits."""
-        return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(_Quoted):
     """One of a few words or numbers."""
 
     words: tuple[str | int, ...]
@@ -187,10 +183,6 @@ class Choice:
                 if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
                     return word
         raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
-
-    def to_toml(self, value: object) -> str:
-        """Return the number, or the word as a string."""
-        return _quoted(value) if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +255,7 @@ class File(_Path):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstBlock:
+class FirstBlock(_Quoted):
     """The first block of an empty node: a number, or `any`."""
 
     metavar: str = "NUMBER|any"
@@ -277,10 +269,6 @@ class FirstBlock:
             return WholeNumber(0, self.most).read(written)
         except NotThisKind as error:
             raise NotThisKind(f"any, or {error}") from None
-
-    def to_toml(self, value: object) -> str:
-        """Write the number, or the word as a string."""
-        return _quoted(value) if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

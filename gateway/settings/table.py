@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block_numbers import U64_MAX
 from sluice.gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
 from sluice.gateway.settings.kinds import (
     GIB,
@@ -49,7 +50,6 @@ NODE_SECTION = "node"
 """The heading of the settings at the file's top, outside sections."""
 
 _SECONDS: Final = "_seconds"
-_U64_MAX = 2**64 - 1
 _DAY_SECONDS = 86_400.0
 
 
@@ -259,12 +259,12 @@ class Settings:
     # --- stream ---------------------------------------------------------------------------------------------
     stream_type: int = row(
         "stream.type",
-        WholeNumber(0, _U64_MAX),
+        WholeNumber(0, U64_MAX),
         1,
         "Stream type in the header of the stream file; clients name it.",
     )
     stream_system_id: int = row(
-        "stream.system_id", WholeNumber(0, _U64_MAX), 137, "System id in the header of the stream file."
+        "stream.system_id", WholeNumber(0, U64_MAX), 137, "System id in the header of the stream file."
     )
     stream_version: int = row(
         "stream.version", WholeNumber(0, 255), 1, "Stream version in the header of the stream file."
@@ -737,7 +737,7 @@ class Settings:
     # --- history --------------------------------------------------------------------------------------------
     history_keep_bytes: int = row(
         "history.keep_bytes",
-        Size(0, _U64_MAX),
+        Size(0, U64_MAX),
         0,
         "Newest part of each stream file that a node without an archive keeps; older pages go for good. "
         "64 MiB stay always. With history.keep_blocks, what is more stays. 0: everything stays.",
@@ -745,7 +745,7 @@ class Settings:
     )
     history_keep_blocks: int = row(
         "history.keep_blocks",
-        WholeNumber(0, _U64_MAX),
+        WholeNumber(0, U64_MAX),
         0,
         "Newest blocks that a node without an archive keeps; older ones go for good, by pages of 1 MiB. "
         "0: everything stays, or history.keep_bytes decides.",
@@ -778,7 +778,7 @@ class Settings:
     )
     archive_local_bytes: int = row(
         "archive.local_bytes",
-        Size(0, _U64_MAX),
+        Size(0, U64_MAX),
         0,
         "Newest part of each stream file that stays on the disk; archived pages before it are given back. "
         "64 MiB stay always. 0: everything stays.",
@@ -786,14 +786,14 @@ class Settings:
     )
     archive_local_blocks: int = row(
         "archive.local_blocks",
-        WholeNumber(0, _U64_MAX),
+        WholeNumber(0, U64_MAX),
         0,
         "Newest blocks that stay on the disk, even if they have more than archive.local_bytes.",
         unit="blocks",
     )
     archive_cache_bytes: int = row(
         "archive.cache_bytes",
-        Size(64 * MIB, _U64_MAX),
+        Size(64 * MIB, U64_MAX),
         GIB,
         "Room on the disk for archived pages that readers ask for.",
         unit="bytes",

@@ -156,7 +156,6 @@ class FrameRelay(ABC):
         self._grpc_block: HeaderBlock | None = None
         self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT
         self._connection_window = WINDOW_BYTES_DEFAULT  # of the outside, over all streams
-        self._frame_bytes_sent = FRAME_BYTES_DEFAULT
         self._unacknowledged: deque[dict[int, int]] = deque()
         preface = CLIENT_PREFACE
         self._outside = FrameScanner(

@@ -10,13 +10,11 @@ from pathlib import Path
 import click
 import grpc
 
-from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
-from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.parameter_types import AddressType, NamedPath
 from sluice.gateway.commands.tls_options import tls_options
-from sluice.gateway.errors import AddressError
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import encode_block_file, write_whole
@@ -36,13 +34,6 @@ _ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
 _LAYOUTS = ("plain", "consensus", "recent", "bucket")  # a historic zip is made of 10,000 blocks
 
 
-def _address(context: click.Context, parameter: click.Parameter, text: str) -> str:
-    try:
-        return str(parse_address(text, port_min=1))
-    except AddressError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
 def _number(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "latest":
         return None
@@ -58,8 +49,7 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     "--gateway",
     "address",
     required=True,
-    callback=_address,
-    metavar="HOST:PORT",
+    type=AddressType(),
     help="gRPC address of a node.",
 )
 @click.option(
