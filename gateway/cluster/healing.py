@@ -101,9 +101,7 @@ class Healer:
             + self._reasons.get(page, "and will be healed from a peer")
             for page, one in bad[:SHOWN_PAGES_MAX]
         ]
-        return (
-            (*words, f"and {len(bad) - SHOWN_PAGES_MAX} pages more") if len(bad) > len(words) else (*words,)
-        )
+        return (*words, f"and {len(bad) - len(words)} more") if len(bad) > len(words) else (*words,)
 
     def _blocks_in_words(self, page_number: int) -> str:
         blocks = self._on_page.get(page_number)

@@ -61,6 +61,7 @@ STEADY_SECONDS: Final = 10.0
 """After a stream of this length the backoff begins anew."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
+"""Sluice's own names have 16. A report stays in memory, so no node may name itself at length."""
 
 
 class StandbyWatch:

@@ -42,6 +42,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 DETAILS_CHARACTERS_MAX: Final = 500
+"""Characters of a server's own text in our log lines and errors."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]

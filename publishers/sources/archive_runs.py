@@ -27,6 +27,7 @@ from sluice.publishers.sources.stream_runs import PagesReader
 __all__ = ["ArchivePagesReader", "blocks_url", "is_archive"]
 
 INDEXES_KEPT: Final = 16
+"""Segments whose indexes a reader remembers; it reads them in order."""
 PAGES_AT_ONCE: Final = 16
 """Pages of one range read."""
 

@@ -15,6 +15,7 @@ from sluice.publishers.errors import FrameError
 __all__ = ["ChainPlan", "ChainRun", "named_numbers", "plan_chain", "runs_of"]
 
 _NAMED_MAX: Final = 10
+"""Ranges of blocks in an error; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True)

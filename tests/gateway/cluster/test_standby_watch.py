@@ -18,6 +18,7 @@ from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
+from sluice.gateway.cluster.standby_watch import INSTANCE_CHARACTERS_MAX
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.services import height_service as height_service_module
@@ -295,22 +296,32 @@ async def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("number", "root_hash", "got"),
+    ("number", "root_hash", "instance", "got"),
     [
         (
             7,
             b"abc",
+            "x",
             "a root hash of 3 bytes and instance 'x', expected 48 bytes and a name of at most 64 characters",
         ),
-        (1 << 63, bytes(48), "block 9223372036854775808, expected at most 9223372036854775807"),
+        (
+            7,
+            bytes(48),
+            "x" * (INSTANCE_CHARACTERS_MAX + 1),
+            (
+                f"a root hash of 48 bytes and instance {'x' * 65!r}, expected 48 bytes and a name "
+                "of at most 64 characters"
+            ),
+        ),
+        (1 << 63, bytes(48), "x", "block 9223372036854775808, expected at most 9223372036854775807"),
     ],
 )
 async def test_a_report_that_cannot_be_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root_hash: bytes, got: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root_hash: bytes, instance: str, got: str
 ) -> None:
     def short(service: height_service_module.HeightService) -> standby_pb2.Level:
         del service
-        return standby_pb2.Level(block_number=number, root_hash=root_hash, instance="x")
+        return standby_pb2.Level(block_number=number, root_hash=root_hash, instance=instance)
 
     monkeypatch.setattr(height_service_module.HeightService, "_last", short)
 
