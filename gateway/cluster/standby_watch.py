@@ -29,7 +29,7 @@ from sluice.gateway.backoff import ENOUGH_FAILURES, backoff
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
-from sluice.gateway.errors import GatewayError
+from sluice.gateway.errors import GatewayError, InvalidInput
 from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.conductor import Conductor
@@ -60,6 +60,7 @@ REPORTS_SECONDS: Final = 0.1
 STEADY_SECONDS: Final = 10.0
 """After a stream of this length the backoff begins anew."""
 
+_HEIGHT: Final = "durable height"
 INSTANCE_CHARACTERS_MAX: Final = 64
 """Sluice's own names have 16. A report stays in memory, so no node may name itself at length."""
 
@@ -123,10 +124,10 @@ class StandbyWatch:
                 reason = why_failed(error)
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     reason = "it does not serve sluice.standby.NodeLevel, which other nodes wait for"
+            except InvalidInput as error:  # an impossible report
+                reason, failures_count = str(error), ENOUGH_FAILURES
             except GatewayError as error:  # a certificate that cannot be read
                 reason = str(error)
-            except ValueError as error:  # an impossible report
-                reason, failures_count = str(error), ENOUGH_FAILURES
             except asyncio.CancelledError:
                 if _is_ending():
                     raise
@@ -144,7 +145,7 @@ class StandbyWatch:
             failures_count += 1
 
     async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
-        """Raises ValueError for a report that cannot be true."""
+        """Raises InvalidInput for a report that cannot be true."""
         loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
         # Do not iterate: a call and its iterator keep each other alive, and so the socket.
         while (message := await call.read()) is not aio.EOF:
@@ -218,7 +219,7 @@ class StandbyWatch:
                 request = standby_pb2.LevelAtRequest(block_number=number)
                 answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
                 self._quorum.holds(address, _height_of(answer))
-        except (aio.AioRpcError, ValueError) as error:
+        except (aio.AioRpcError, InvalidInput) as error:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
         except asyncio.CancelledError:
             # gRPC also raises this when the stream to that node ended and its connection was closed.
@@ -243,32 +244,27 @@ def _on_done(task: asyncio.Task[None]) -> None:
 
 
 def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
-    """Raises ValueError for a report that cannot be true."""
+    """Raises InvalidInput for a report that cannot be true."""
     if message is None:  # gRPC returns None for bytes that do not parse
-        raise ValueError("durable height: got a message that does not parse, expected a Level")
+        raise InvalidInput(_HEIGHT, "a message that does not parse", "a Level")
     if message.block_number == U64_MAX:
         return DurableHeight(message.instance, None, b"")
     if message.block_number > BLOCK_NUMBER_MAX:
-        raise ValueError(
-            f"durable height: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}"
-        )
+        raise InvalidInput(_HEIGHT, f"block {message.block_number}", f"at most {BLOCK_NUMBER_MAX}")
     if len(message.root_hash) != HASH_SIZE or not 0 < len(message.instance) <= INSTANCE_CHARACTERS_MAX:
-        raise ValueError(
-            f"durable height: got a root hash of {len(message.root_hash)} bytes and instance "
-            f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of "
-            f"at most {INSTANCE_CHARACTERS_MAX} characters"
+        instance = message.instance[: INSTANCE_CHARACTERS_MAX + 1]
+        raise InvalidInput(
+            _HEIGHT,
+            f"a root hash of {len(message.root_hash)} bytes and instance {instance!r}",
+            f"{HASH_SIZE} bytes and a name of at most {INSTANCE_CHARACTERS_MAX} characters",
         )
     return DurableHeight(message.instance, message.block_number, message.root_hash)
 
 
 def _check_follows(before: DurableHeight, height: DurableHeight) -> None:
-    """Raises ValueError if it is of another process, or the last block went back."""
+    """Raises InvalidInput if it is of another process, or the last block went back."""
     if height.instance != before.instance:
-        raise ValueError(
-            f"durable height: got process {height.instance!r}, expected {before.instance!r}, as before"
-        )
+        raise InvalidInput(_HEIGHT, f"process {height.instance!r}", f"{before.instance!r}, as before")
     if before.number is not None and (height.number is None or height.number < before.number):
         got = "no block" if height.number is None else f"block {height.number}"
-        raise ValueError(
-            f"durable height: got {got}, expected block {before.number}, as before, or a later one"
-        )
+        raise InvalidInput(_HEIGHT, got, f"block {before.number}, as before, or a later one")
