@@ -2,6 +2,8 @@
 
 To find an entry: binary search by first numbers finds the page, the nearest checkpoint (every 64th entry) the
 place to start, and the chain of lengths leads on. A page without a table in `PageTables` is walked once.
+
+Source: docs/spec/stream-file.md section 1.
 """
 
 from __future__ import annotations

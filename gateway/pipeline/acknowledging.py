@@ -16,6 +16,7 @@ Invariants
   - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
     or is now. Until that is known of the last block, which every EndOfStream names, `refusal` keeps
     publishers out.
+Source: docs/operations.md, "Acknowledge what is on several disks".
 """
 
 from __future__ import annotations

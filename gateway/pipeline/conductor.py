@@ -11,6 +11,8 @@ It decides nothing. It runs in the event loop; `BlocksInFlight` and `GroupCommit
 Invariant: the arbiter hears `committed` in order of number, only after `GroupCommit` has called `stored`. So
 an acknowledgement follows both flushes, perhaps much later: the arbiter's last block is the last acknowledged
 one.
+
+Source: gateway/README.md, "From a message to an acknowledgement".
 """
 
 from __future__ import annotations

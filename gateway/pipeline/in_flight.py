@@ -17,6 +17,7 @@ Invariants
   - The arbiter hears nothing of a dropped attempt.
   - Links are checked against a chain that is ahead of the stored one by the blocks that are being committed.
     When a commit fails, it falls back to the stored chain.
+Source: gateway/README.md, "From a message to an acknowledgement".
 """
 
 from __future__ import annotations
