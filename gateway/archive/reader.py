@@ -77,11 +77,8 @@ class ArchiveReader:
         self._places: OrderedDict[int, int] = OrderedDict()
         """page after a run -> pages of the next run there."""
         self._threads = ThreadPoolExecutor(READ_AHEAD_THREADS, "archive-ahead")
-        self.pages_read = 0
         self.bytes_read = 0
         """Bytes that the store gave."""
-        self.errors_count = 0
-        """Range reads that failed."""
         self._failure: tuple[float, str] | None = None
         """Time and failure of the last range read; None: it did not fail."""
         remote.source = self.fetch
@@ -208,7 +205,6 @@ class ArchiveReader:
         except (ArchiveUnavailable, ArchiveDamaged, PageNotLocal, OSError) as error:
             run.failure = str(error)
             self._failure = time.monotonic(), run.failure
-            self.errors_count += 1
             log.warning(
                 "archived pages cannot be read",
                 extra=fields(first_page=run.pages.start, pages=len(run.pages), got=run.failure),
@@ -236,4 +232,3 @@ class ArchiveReader:
             data = decode_page(frames[begin : begin + page.frame_size], crc, where)
             begin += page.frame_size
             remote.put(page_number, data)
-            self.pages_read += 1
