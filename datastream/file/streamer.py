@@ -36,7 +36,7 @@ from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
 from sluice.datastream.file.operation import Call, OperationGroup, OperationState
 from sluice.datastream.file.page_sums import PageSums
 from sluice.datastream.file.recovery import Access
-from sluice.datastream.file.remote_pages import RemotePages, SegmentRecord, punch_pages
+from sluice.datastream.file.remote_pages import UNKNOWN_DIGEST, RemotePages, SegmentRecord, punch_pages
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.file.updating import Changer, NewestGivenUp
 from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader, pages_used
@@ -502,8 +502,16 @@ class DataStreamer:
 
         The Go server writes a bookmark before its commit: its crash leaves bookmarks of entries that never
         came.
+
+        Raises:
+            BookmarkNotFound: as said.
+            PageNotLocal: the bookmark is from an archive that lied about its place.
         """
         if not entry.is_bookmark or entry.data != bookmark:
+            remote, page_number = self._file.remote, self.page_of_entry(entry.number)
+            if page_number < remote.archived_pages and remote.page(page_number).digest == UNKNOWN_DIGEST:
+                what = f"bookmark {bookmark.hex()} as entry {entry.number}, where the archive's index has it"
+                raise remote.error(page_number, what)
             _logger.warning(
                 "%s: bookmark %s points at entry %d, which is not it",
                 self.path,

@@ -53,6 +53,8 @@ INDEX_THREADS: Final = 8
 PAGE_THREADS: Final = 4
 """Runs of pages that are fetched at once."""
 _BLOCKS_FOLDER: Final = "blocks/"
+_DIGITS_MAX: Final = 20
+"""Python refuses to read numbers of very many."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -298,7 +300,8 @@ class _Check:
 
 def _is_header(text: str) -> bool:
     digits = text.removeprefix("headers/").removesuffix(".zst")
-    return digits.isdecimal() and digits.isascii() and header_name(int(digits)) == text
+    is_number = digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS_MAX
+    return is_number and header_name(int(digits)) == text
 
 
 def _entries(segment: SegmentObject, number: int, page: bytes) -> Iterator[Entry]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,8 +36,8 @@ from typing import Final, Literal
 from sluice.datastream.errors import BookmarksUnavailable, DatastreamError, StreamFileUnavailable
 from sluice.datastream.file.bookmarks import bookmarks_folder
 from sluice.datastream.file.file_system import flush_folder
+from sluice.datastream.file.pages import PageFault, entries_of
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES, digest_of
-from sluice.datastream.layout import ENTRY_HEAD, ENTRY_HEAD_SIZE
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.full_reading import FullReading, last_with_blocks
 from sluice.gateway.archive.new_stream import NewStream
@@ -52,6 +52,8 @@ from sluice.gateway.archive.segment import (
     segment_name,
 )
 from sluice.gateway.archive.segment_check import (
+    SegmentCheck,
+    difference,
     fetch_pages,
     header_fault,
     in_order,
@@ -62,7 +64,7 @@ from sluice.gateway.blocks.chain import Chain
 from sluice.gateway.blocks.errors import LedgerKeyError
 from sluice.gateway.blocks.proofs import signs_root
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, NATIVE_LAYOUT, block_end_of, layout_of
+from sluice.gateway.blocks.stream_layout import NATIVE_LAYOUT, NEWEST_LAYOUT, bookmarks_of, layout_of
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.errors import Fatal, GatewayError, GotExpected, StartAbandoned
 from sluice.gateway.logs import fields
@@ -283,14 +285,14 @@ class _Beginning:
             if last is None:
                 return False
             pages = dict(_pages_of(stream.store, last))
-            total_entries = _end_of_last_block(stream.store, last, pages)
+            total_entries = _end_of_last_block(stream.store, last, pages.values())
             self._write([new], [total_entries], chain, [pages])
         finally:
             new.close()
         return True
 
     def _indexes(self, store: ArchiveStore, names: Sequence[SegmentName]) -> Iterator[SegmentObject]:
-        before = _Before()
+        before = _Before(self._streams[0].description.stream_layout)
         threads = ThreadPoolExecutor(THREADS, "archive-index")
         try:
             calls = (partial(read_segment_index, store, name) for name in names)
@@ -389,8 +391,7 @@ class _Beginning:
         description = self._streams[-1].description
         layout = NATIVE_LAYOUT
         if len(news) == 1:
-            second = int(ENTRY_HEAD.unpack_from(first_page, 0)[1])
-            layout = layout_of(ENTRY_HEAD.unpack_from(first_page, second)[2])
+            layout = _layout_on(first_page, self._url)
         if description.stream_layout not in (None, layout):
             where = self._streams[-1].store.address(STREAM_NAME)
             expected = f"{layout}, as its first block has"
@@ -492,13 +493,20 @@ def _check_newest_header(stream: StoredStream, names: Sequence[SegmentName]) -> 
 
 
 class _Before:
-    """The end that the next segment has to continue, by the indexes."""
+    """The end that the next segment has to continue, by the indexes.
 
-    def __init__(self) -> None:
+    Args:
+        layout: of the blocks, by `stream.json`.
+    """
+
+    def __init__(self, layout: int | None) -> None:
+        self._layout = layout
         self._next_entry = self._next_block = 0
+        self._bookmarks: list[tuple[bytes, int]] = []
+        """(bookmark, entry) of the block that has begun and not ended."""
 
     def check(self, store: ArchiveStore, segment: SegmentObject) -> None:
-        """Raises ArchiveDamaged if a segment does not continue the ones before."""
+        """Raises ArchiveDamaged if a segment does not continue the ones before, or has other bookmarks."""
         where = store.address(segment_name(*segment.name))
         if segment.entries_begin != self._next_entry:
             got, expected = str(segment.entries_begin), str(self._next_entry)
@@ -507,9 +515,39 @@ class _Before:
         if blocks and blocks[0].number != self._next_block:
             got, expected = str(blocks[0].number), str(self._next_block)
             raise ArchiveDamaged("first block that ends here", got, expected, where)
+        if segment.first_page == 0:
+            self._learn_layout(segment, store.address(STREAM_NAME))
         self._next_entry = segment.entries_end
         if blocks:
             self._next_block = blocks[-1].number + 1
+        self._check_bookmarks(segment, where)
+
+    def _learn_layout(self, segment: SegmentObject, where: str) -> None:
+        """Learn the layout from the bookmarks of block 0."""
+        second = [mark.entry for mark in segment.index.bookmarks[1:2]]
+        layout = 1 if second == [1] else NEWEST_LAYOUT
+        if self._layout not in (None, layout):
+            expected = f"{layout}, as its first block has"
+            raise ArchiveDamaged("stream_layout", str(self._layout), expected, where)
+        self._layout = layout
+
+    def _check_bookmarks(self, segment: SegmentObject, where: str) -> None:
+        """Compare the bookmarks with the places of the blocks: no proof signs either."""
+        found = [*self._bookmarks, *((mark.bookmark, mark.entry) for mark in segment.index.bookmarks)]
+        expected = [
+            mark for block in segment.index.blocks for mark in self._bookmarks_of(block.number, block.entry)
+        ]
+        self._bookmarks = found[len(expected) :]
+        if self._bookmarks:
+            begun = self._bookmarks_of(self._next_block, self._bookmarks[0][1])
+            expected += begun[: len(self._bookmarks)]
+        if found != expected:
+            _, got, words = difference(found, expected)
+            raise ArchiveDamaged("bookmarks of the index", got, f"{words}, by its blocks", where)
+
+    def _bookmarks_of(self, number: int, entry: int) -> list[tuple[bytes, int]]:
+        assert self._layout is not None
+        return [(mark, entry + place) for place, mark in enumerate(bookmarks_of(number, self._layout))]
 
 
 def _pages_of(store: ArchiveStore, segment: SegmentObject) -> Iterator[tuple[int, bytes]]:
@@ -522,26 +560,24 @@ def _pages_of(store: ArchiveStore, segment: SegmentObject) -> Iterator[tuple[int
         yield number, page
 
 
-def _end_of_last_block(store: ArchiveStore, segment: SegmentObject, pages: Mapping[int, bytes]) -> int:
-    """Return the entries of the stream that ends with the last block of a segment; compare its blocks."""
-    found: list[tuple[int, bytes]] = []
-    total_entries = 0
-    for place, record in enumerate(segment.index.pages):
-        page_number = segment.first_page + place
-        page, position, number = pages[page_number], 0, record.first_entry
-        while position + ENTRY_HEAD_SIZE <= record.data_end:
-            _, size, entry_type, got = ENTRY_HEAD.unpack_from(page, position)
-            end = position + max(size, ENTRY_HEAD_SIZE)
-            if got != number:
-                where = f"{store.address(segment_name(*segment.name))}: page {page_number}"
-                raise ArchiveDamaged("entry number", str(got), str(number), where)
-            block = block_end_of(entry_type, page[position + ENTRY_HEAD_SIZE : end])
-            if entry_type == BLOCK_END_TYPE and block is not None:
-                found.append(block)
-                total_entries = number + 1
-            position, number = end, number + 1
-    expected = [(block.number, block.root_hash) for block in segment.index.blocks]
-    if found != expected:
-        where = store.address(segment_name(*segment.name))
-        raise ArchiveDamaged("blocks", f"{len(found)} others", f"the {len(expected)} of its index", where)
+def _end_of_last_block(store: ArchiveStore, segment: SegmentObject, pages: Iterable[bytes]) -> int:
+    """Return the entries of the stream that ends with the last block of a segment; compare all its pages."""
+    where = store.address(segment_name(*segment.name))
+    # The check gives its segment digests, and nobody has proved these pages yet.
+    check = SegmentCheck(SegmentObject(segment.name, segment.index), where, has_blocks=True)
+    for page in pages:
+        check.add(page)
+    total_entries = check.finish().next_begin
+    assert total_entries is not None
     return total_entries
+
+
+def _layout_on(first_page: bytes, url: str) -> int:
+    """Return the layout of the block with which a stream begins."""
+    try:
+        entries = list(entries_of(first_page, 0, 2))
+    except PageFault as fault:
+        raise ArchiveDamaged("page 0", fault.found, fault.expected, url) from None
+    if len(entries) < 2:
+        raise ArchiveDamaged("page 0", f"{len(entries)} entries", "those of a block", url)
+    return layout_of(entries[1].type)

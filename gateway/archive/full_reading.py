@@ -148,8 +148,10 @@ class _Entries:
         order = SegmentOrder(stream.stored.description.first_block)
         if stream.recorded_count:
             before = read_segment_index(store, self._names[stream.recorded_count - 1])
-            order.add(SegmentEnds.of(before, ""))  # where the next one begins; the gap before it is no fault
-            stream.recorded_entries = before.entries_end
+            # The recorded pages were read up to their end; the index may be another one than before.
+            stream.recorded_entries = self.next_number
+            ends = SegmentEnds.of(before, "")._replace(entries_end=self.next_number)
+            order.add(ends)  # where the next one begins; the gap before it is no fault
         threads = ThreadPoolExecutor(THREADS, "archive-read")
         try:
             names = self._names[stream.recorded_count :]

@@ -32,6 +32,7 @@ from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
 from sluice.gateway.errors import Fatal, TlsError
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 __all__ = ["ArchiveStore", "ObjectTail", "StoreOptions", "open_store"]
@@ -55,6 +56,8 @@ _NOT_FOUND: Final = 404
 _BEHIND_END: Final = 416
 _AZURE_SCHEMES: Final = ("az", "azure", "abfs", "abfss")
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+_SMALL_BYTES_MAX: Final = 1 << 20
+"""Bytes of an object that is read whole: `stream.json`, or a header page."""
 _PIECE_BYTES: Final = 8 << 20
 """Bytes that are read from a file at once."""
 
@@ -176,16 +179,16 @@ class ArchiveStore:
         return True
 
     def get(self, name: str) -> bytes | None:
-        """Read an object; None without one.
+        """Read a small object; None without one.
 
         Raises:
-            ArchiveUnavailable: the store did not give it.
+            ArchiveUnavailable: the store did not give it, or gives more than a MiB.
         """
         import obstore
 
         with self._errors(name):
             try:
-                return self._ask(lambda: bytes(obstore.get(self._store(), name).bytes()))
+                return self._ask(lambda: _bytes_of(obstore.get(self._store(), name), _SMALL_BYTES_MAX))
             except FileNotFoundError as error:
                 if _code(error) in _NO_BUCKET:
                     raise
@@ -202,7 +205,10 @@ class ArchiveStore:
         with self._errors(name):
             try:
                 store = self._store(end - offset)
-                return self._ask(lambda: memoryview(obstore.get_range(store, name, start=offset, end=end)))
+                found = self._ask(lambda: memoryview(obstore.get_range(store, name, start=offset, end=end)))
+                if len(found) > end - offset:
+                    raise ValueError(f"{len(found)} bytes, and {end - offset} were asked for")
+                return found
             except obstore.exceptions.BaseError as error:
                 if _status(error) == _BEHIND_END:
                     return memoryview(b"")
@@ -218,7 +224,7 @@ class ArchiveStore:
 
         def tail() -> ObjectTail:
             got = obstore.get(self._store(size), name, options={"range": {"suffix": size}})
-            return ObjectTail(bytes(got.bytes()), got.meta["size"])
+            return ObjectTail(_bytes_of(got, size), got.meta["size"])
 
         if self._has_suffixes:
             with self._errors(name):
@@ -410,6 +416,16 @@ def _read_all(file: IO[bytes]) -> mmap.mmap:
         if os.preadv(file.fileno(), [piece], offset) != len(piece):
             raise OSError(f"{size} bytes of an object cannot be read from its file")
     return memory
+
+
+def _bytes_of(found: GetResult, most: int) -> bytes:
+    """Return the bytes of an answer. Raises ValueError if the store sends more than it may."""
+    data = bytearray()
+    for piece in found.stream():
+        data += piece
+        if len(data) > most:
+            raise ValueError(f"an answer of more than {most} bytes")
+    return bytes(data)
 
 
 def _reason(error: Exception) -> str:

@@ -86,12 +86,14 @@ class ArchiveReader:
     def known_root(self, number: int, entry_number: int) -> bytes | None:
         """Return the proved root hash of a block that ends with an entry; None: the folder does not know one.
 
+        It is empty if none of the proved blocks of that segment has this number.
+
         Raises:
             PageNotLocal: the archive does not give the index in which it is.
         """
         first_page = self._streamer.page_of_entry(entry_number) // SEGMENT_PAGES * SEGMENT_PAGES
         digest = self._proved_digest(first_page)
-        return None if digest is None else self._roots(first_page, digest).get(number)
+        return None if digest is None else self._roots(first_page, digest).get(number, b"")
 
     def _read_roots(self, first_page: int, digest: bytes | None) -> dict[int, bytes]:
         """Return the root hashes of the blocks that end in a segment."""

@@ -80,6 +80,10 @@ _TRAILER: Final = struct.Struct(f"<IIQ{len(_TRAILER_MARK)}s")
 TRAILER_SIZE: Final = _TRAILER.size
 _FIRST_PAGE_DIGITS: Final = 12
 _HASH_DIGITS: Final = 64
+FRAME_BYTES_MAX: Final = 2 * PAGE_SIZE
+"""Bytes of a page's frame. zstd adds 4 kB at most to what it cannot compress."""
+INDEX_BYTES_MAX: Final = SEGMENT_PAGES * PAGE_SIZE
+"""Bytes of an index frame: a bookmark or a block takes more room on its page than in the index."""
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -181,7 +185,7 @@ class StreamDescription:
             # A later version may add fields.
             fields: list[Any] = [found.get(name) for name in cls.__slots__]
             read = cls(*fields)
-        except (ValueError, AttributeError):  # no JSON, or no object
+        except (ValueError, AttributeError, RecursionError):  # no JSON, or no object
             expected = f"a JSON object with {', '.join(cls.__slots__)}"
             raise ArchiveDamaged("description", f"{len(data)} bytes", expected, where) from None
         for name, kept in (("format", FORMAT), ("page_bytes", PAGE_SIZE), ("segment_pages", SEGMENT_PAGES)):
@@ -422,11 +426,15 @@ def index_size(tail: bytes, where: str) -> int:
         where: the object's address, for errors.
 
     Raises:
-        ArchiveDamaged: it does not end with a trailer.
+        ArchiveDamaged: it does not end with a trailer, or states an index that is too large.
     """
     if len(tail) >= TRAILER_SIZE:
         magic, size, index_frame_size, mark = _TRAILER.unpack(tail[-TRAILER_SIZE:])
         if (magic, size, mark) == (_SKIPPABLE_MAGIC, TRAILER_SIZE - 8, _TRAILER_MARK):
+            if index_frame_size > INDEX_BYTES_MAX:
+                raise ArchiveDamaged(
+                    "index", f"{index_frame_size} bytes", f"at most {INDEX_BYTES_MAX}", where
+                )
             return int(index_frame_size) + TRAILER_SIZE
     raise ArchiveDamaged("segment", f"{tail[-TRAILER_SIZE:].hex()} at its end", "its trailer", where)
 
@@ -473,6 +481,8 @@ def _fault_of(index: SegmentIndex, first_page: int) -> tuple[str, str] | None:
             return got, f"one or more, from {following} on"
         if not ENTRY_HEAD_SIZE * page.entry_count <= page.data_end <= PAGE_SIZE:
             return f"page {number} with data up to {page.data_end}", f"at most {PAGE_SIZE}"
+        if page.frame_size > FRAME_BYTES_MAX:
+            return f"page {number} with a frame of {page.frame_size} bytes", f"at most {FRAME_BYTES_MAX}"
         following += page.entry_count
     begin = index.pages[0].first_entry
     return _disorder("bookmark", [mark.entry for mark in index.bookmarks], begin, following) or _wrong_marks(

@@ -33,6 +33,7 @@ __all__ = [
     "SegmentCheck",
     "SegmentEnds",
     "SegmentOrder",
+    "difference",
     "fetch_pages",
     "fetch_run",
     "header_fault",
@@ -56,8 +57,10 @@ def segment_names(store: ArchiveStore) -> list[SegmentName]:
     Raises:
         ArchiveDamaged: one is missing, or there are two for the same pages.
     """
-    names = [name for text in store.names("segments/") if (name := segment_of(text)) is not None]
-    for place, name in enumerate(names):
+    names: list[SegmentName] = []
+    # Each is looked at when it comes: the list of a store that lies may have no end.
+    for name in filter(None, map(segment_of, store.names("segments/"))):
+        place = len(names)
         expected = place * SEGMENT_PAGES
         if name.first_page != expected:
             found = store.address(segment_name(*name))
@@ -66,6 +69,7 @@ def segment_names(store: ArchiveStore) -> list[SegmentName]:
                 words = f"only one of it and {segment_name(*before)}: two nodes disagree about these entries"
                 raise ArchiveDamaged("segment", found, words, store.url)
             raise ArchiveDamaged("segment", f"{found} next", f"the one of page {expected}", store.url)
+        names.append(name)
     return names
 
 
@@ -174,7 +178,9 @@ class SegmentCheck:
             ("block", list(made.blocks), list(self._segment.blocks)),
         ):
             if got != stored:
-                raise ArchiveDamaged(*_difference(what, got, stored), self._where)
+                place, found, expected = difference(got, stored)
+                expected = f"{expected}, as in the index"
+                raise ArchiveDamaged(f"{what} {place} on the pages", found, expected, self._where)
         self._segment.digests = made.digests
         begin = self._builder.block_begin if self._ends.last_block is not None else None
         return self._ends._replace(next_begin=begin)
@@ -184,14 +190,14 @@ def _bookmarks(segment: SegmentObject) -> list[tuple[bytes, int]]:
     return [(mark.bookmark, mark.entry) for mark in segment.index.bookmarks]
 
 
-def _difference(what: str, got: Sequence[object], stored: Sequence[object]) -> tuple[str, str, str]:
-    """Return (what, got, expected) of the first difference between the pages and the index."""
+def difference(got: Sequence[object], expected: Sequence[object]) -> tuple[int, str, str]:
+    """Return the place of the first difference, and in words what is there and what has to be."""
     place = next(
-        (place for place, pair in enumerate(zip(got, stored, strict=False)) if pair[0] != pair[1]),
-        min(len(got), len(stored)),
+        (place for place, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]),
+        min(len(got), len(expected)),
     )
-    found, expected = (str(one[place]) if place < len(one) else "none" for one in (got, stored))
-    return f"{what} {place} on the pages", found, f"{expected}, as in the index"
+    found, wanted = (str(one[place]) if place < len(one) else "none" for one in (got, expected))
+    return place, found, wanted
 
 
 class SegmentOrder:

@@ -26,6 +26,7 @@ from sluice.datastream import DataStreamer
 from sluice.datastream.errors import DatastreamError
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES, SegmentRecord
 from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.api.archive_pb2 import SegmentIndex
 from sluice.gateway.archive.build_process import Abandoned, BuildProcess
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore
@@ -356,7 +357,7 @@ def verify_segment(
         written: the object, if this program wrote it; another one may have compressed otherwise.
 
     Raises:
-        ArchiveDamaged: it is something else.
+        ArchiveDamaged: it is something else, or its index is.
         ArchiveUnavailable: the store does not give it.
     """
     name = segment_name(*segment.name)
@@ -377,6 +378,8 @@ def verify_segment(
             raise ArchiveDamaged("object", "another size", f"{size} bytes", where)
         return segment
     found = read_segment_index(store, segment.name)
+    if _without_frames(found.index) != _without_frames(segment.index):
+        raise ArchiveDamaged("index", "another one", "that of these pages", where)
     found.digests = segment.digests
     digest = hashlib.sha256()
     for page in fetch_pages(store, found):
@@ -384,3 +387,13 @@ def verify_segment(
     if digest.digest() != segment.name.digest:
         raise ArchiveDamaged("pages", digest.hexdigest(), segment.name.digest.hex(), where)
     return found
+
+
+def _without_frames(index: SegmentIndex) -> SegmentIndex:
+    """Return a copy of an index without what depends on who compressed the pages, and on later versions."""
+    copy = SegmentIndex()
+    copy.CopyFrom(index)
+    copy.DiscardUnknownFields()  # type: ignore[no-untyped-call, unused-ignore]
+    for page in copy.pages:
+        page.frame_size = 0
+    return copy

@@ -209,11 +209,14 @@ class BlockDecoder:
     """Turns entries into blocks, from the first bookmark of a block on.
 
     A call that raises leaves the decoder unchanged.
+
+    Args:
+        layout: 1 or 2; None: that of the first block.
     """
 
-    def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
+    def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX, *, layout: int | None = None) -> None:
         self._block_bytes_max = block_bytes_max
-        self._layout: int | None = None
+        self._layout = layout
         self.reset()
 
     def reset(self) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sluice.datastream import DataStreamer
-from sluice.datastream.errors import PageNotServed
+from sluice.datastream.errors import EntriesDisagree, NotFoundError, PageNotServed
 from sluice.datastream.file.disk import drop_cached
 from sluice.datastream.file.operation import OperationGroup
 from sluice.datastream.file.page_sums import PageState, this_thread
@@ -35,6 +35,7 @@ from sluice.gateway.blocks.native_layout import encode_native, is_bookmark
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import (
     NATIVE_LAYOUT,
+    NEWEST_LAYOUT,
     BlockDecoder,
     StoredBlock,
     block_number_of,
@@ -42,6 +43,7 @@ from sluice.gateway.blocks.stream_layout import (
     bookmarks_of,
     encode_runs,
 )
+from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 from sluice.gateway.store.stream_check import summary_of
 from sluice.gateway.store.stream_pair import StreamPair
@@ -71,6 +73,10 @@ class BlockPlaces(Protocol):
 
     def root_hash_at(self, number: int) -> bytes | None:
         """Read the root hash of a block."""
+        ...
+
+    def entry_of(self, number: int) -> int:
+        """Return the number of a block's first entry, by the index."""
         ...
 
     def read_entries(self, start: int, end: int | None = None) -> Iterator[Entry]:
@@ -106,7 +112,9 @@ class PageBlocks:
         self.streamer = store.streamer
         """The stream whose pages these are."""
         self.known_root: Callable[[int, int], bytes | None] = lambda number, entry_number: None
-        """Returns a block's proved root hash, by its number and that of its last entry; None: unknown."""
+        """Returns a block's proved root hash, by its number and that of its last entry; None: unknown, empty:
+        there is no such block.
+        """
         self._lock = threading.RLock()
         self.streamer.sums.prove_with(self.prove)
         self._tail_page = self.streamer.sums.full_count
@@ -201,6 +209,11 @@ class PageBlocks:
                     self._prove(page_number)
             except PageNotServed as error:
                 log.warning("page cannot be proven", extra=fields(page=page_number, got=str(error)))
+            except (EntriesDisagree, NotFoundError, LayoutError, Fatal) as error:
+                if not self.streamer.remote.holds(page_number):
+                    raise
+                # The places of its blocks, or of those around it, are not those in the archive's index.
+                sums.found_fault(page_number, PageFault(0, 0, str(error), "what was proved"))
             finally:
                 this_thread.proves = before
         return sums.has_sum(page_number)
@@ -231,7 +244,14 @@ class PageBlocks:
         data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
         if streamer.remote.holds(page_number) and streamer.remote.evictions != seen:
             return  # it may have been fetched again since its blocks were read
-        position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
+        end = streamer.data_end(page_number, streamer.committed.total_length)
+        position = end - page_start(page_number)
+        if streamer.remote.holds(page_number):
+            recorded = streamer.remote.page(page_number).data_end
+            if recorded != position:
+                fault = PageFault(0, position, f"the end of its data at {position}", f"{recorded}")
+                streamer.sums.found_fault(page_number, fault)
+                return
         if data.count(0, position) != PAGE_SIZE - position:
             fault = PageFault(0, position, "padding that is not all zeros", "zeros")
             streamer.sums.found_fault(page_number, fault)
@@ -251,7 +271,8 @@ class PageBlocks:
         if blocks is None:
             return [], 0, 0
         faults: list[_Fault] = []
-        decoder, begin = BlockDecoder(), blocks.origin.total_entries
+        decoder = BlockDecoder(layout=min(self._store.layout or NEWEST_LAYOUT, NEWEST_LAYOUT))
+        begin = blocks.origin.total_entries
         begun = begin
         previous = self._store.root_hash_at(blocks.first - 1) if blocks.first else None
         for entry in self._store.read_entries(begin, blocks.entries_end):
@@ -261,7 +282,10 @@ class PageBlocks:
                 faults.append(_Fault(begun, entry.number + 1, str(error)))
                 break
             if stored is not None:
-                what = _fault_of(stored, previous, self.known_root(stored.number, entry.number))
+                known = self.known_root(stored.number, entry.number)
+                what = _fault_of(stored, previous, known)
+                if known and what is None and self._store.entry_of(stored.number) != begun:
+                    what = f"block {stored.number}: another place than in the index"
                 if what is not None:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1

@@ -17,10 +17,10 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from sluice.datastream.file.remote_pages import SEGMENT_PAGES
-from sluice.gateway.archive.errors import ArchiveUnavailable
+from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import SCHEMES, StoreOptions, open_store
 from sluice.gateway.archive.restore import open_streams
-from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription
+from sluice.gateway.archive.segment import STREAM_NAME, SegmentObject, StreamDescription, segment_name
 from sluice.gateway.archive.segment_check import fetch_run, read_segment_index, segment_names
 from sluice.publishers.sources.stream_runs import PagesReader
 
@@ -112,7 +112,10 @@ class ArchivePagesReader(PagesReader):
         segment = self._index(place)
         if behind:
             return segment.first_page + SEGMENT_PAGES
-        block = next(block for block in segment.index.blocks if block.number >= number)
+        block = next((block for block in segment.index.blocks if block.number >= number), None)
+        if block is None:  # the segments before it have later blocks
+            where = self._store.address(segment_name(*segment.name))
+            raise ArchiveDamaged("index", "no such block", f"block {number}, or one before it", where)
         return self.page_of_entry(int(block.entry))
 
     def _last_block_of(self, place: int) -> int:

@@ -79,9 +79,10 @@ class FaultProxy:
         self.port: int = self._listener.getsockname()[1]
         self.fault: str | None = None
         """`503`, `403`: that is the answer. `cut`: the answer ends in its midst. `wrong`: it has other bytes.
-        `slow`: it takes two seconds. `refused`: the connection ends at once. `lost`: it ends after the server
-        has done it. As stores that know less of S3: `overwrites`: it does not know conditions; `from_start`:
-        it lists all names; `no_suffix`: it knows no range from the end. None: nothing."""
+        `more`: it goes on for two MiB behind what its range says. `slow`: it takes two seconds. `refused`:
+        the connection ends at once. `lost`: it ends after the server has done it. As stores that know less of
+        S3: `overwrites`: it does not know conditions; `from_start`: it lists all names; `no_suffix`: it knows
+        no range from the end. None: nothing."""
         self.only = b""
         """Only requests whose head has this have the fault."""
         self.faults_count = 0
@@ -129,6 +130,9 @@ class FaultProxy:
                 head, body = _message(server, is_answer=True, has_body=not head.startswith(b"HEAD"))
             if fault == "lost":
                 return
+            if fault == "more":
+                body += bytes(2 << 20)
+                head = re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>%d" % len(body), head)
             if fault == "wrong" and body:
                 body = bytes(body[:-1]) + bytes([body[-1] ^ 1])
             client.sendall(_closing(head) + (body[: len(body) // 2] if fault == "cut" else body))

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sluice.datastream import DataStreamer
+from sluice.gateway.archive.archive_check import _is_header
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.commands import check
 from sluice.gateway.commands.restore import command as restore_command
@@ -180,6 +181,11 @@ def test_objects_that_are_none_of_ours(place: Path) -> None:
         f"file://{place}/{name}"
         for name in ("blocks/stream.json", "headers/000000000065.zst", "other.seg", "segments/readme")
     )
+
+
+def test_a_name_with_more_digits_than_python_reads() -> None:
+    """No folder has such names, and a store that lies may."""
+    assert not _is_header(f"headers/{'9' * 5_000}.zst")
 
 
 def test_a_header_page_that_is_not_written_yet(place: Path) -> None:

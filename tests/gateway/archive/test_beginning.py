@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.errors import BookmarkNotFound, CommandRefused, ConnectionEnded
 from sluice.datastream.file.page_sums import sum_of
+from sluice.datastream.file.pages import entries_of
+from sluice.datastream.layout import ENTRY_HEAD
 from sluice.gateway.api import node_pb2
+from sluice.gateway.api.archive_pb2 import Bookmark
 from sluice.gateway.archive.segment import (
     TRAILER_SIZE,
     SegmentName,
@@ -21,11 +28,32 @@ from sluice.gateway.archive.segment import (
     segment_name,
     segment_of,
 )
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.blocks.stream_layout import bookmark_of, encode
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.linking import sign_block
 from tests.gateway.archive.chains import blocks_of_a_page
-from tests.nodes import ledger_key, running_node, wire_to
+from tests.gateway.block_makers import footer_item, header_item, proof_item, summary_of
+from tests.nodes import KEY, ledger_key, running_node, wire_to
 
 MIB = 1 << 20
+
+
+def connected(node: Node) -> AbstractAsyncContextManager[StreamClient]:
+    address = node.tcp_address
+    return StreamClient.connect(address.host, address.port)
+
+
+async def numbers_from(node: Node, first: int) -> list[int]:
+    """Return the numbers of the entries that a TCP client gets before the node ends its connection."""
+    got = []
+    async with connected(node) as client:
+        await client.start(first)
+        with contextlib.suppress(ConnectionEnded):
+            async for entry in client.entries():
+                got.append(entry.number)
+    return got
 
 
 def segments(place: Path) -> list[Path]:
@@ -134,6 +162,74 @@ def no_description(place: Path) -> None:
     (place / "stream.json").unlink()
 
 
+def a_bookmark_less(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        del segment.index.bookmarks[5]
+
+    change(segments(place)[0], index_of)
+
+
+def a_bookmark_more(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        marks = segment.index.bookmarks
+        marks.insert(6, Bookmark(bookmark=bookmark_of(500), entry=marks[5].entry + 1))
+
+    change(segments(place)[0], index_of)
+
+
+def swapped_bookmarks(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        first, second = segment.index.bookmarks[5:7]
+        first.bookmark, second.bookmark = second.bookmark, first.bookmark
+
+    change(segments(place)[0], index_of)
+
+
+def another_place(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.bookmarks[5].entry += 1
+
+    change(segments(place)[0], index_of)
+
+
+def another_place_of_a_block(place: Path) -> None:
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.blocks[0].entry += 1  # it began in the segment before
+
+    change(segments(place)[1], index_of)
+
+
+def entries_at_the_end(count: int) -> Callable[[Path], None]:
+    def lie(place: Path) -> None:
+        (place / "headers/000000000192.zst").unlink()
+        change(
+            segments(place)[2],
+            lambda segment: setattr(segment.index.pages[63], "entry_count", count),
+        )
+
+    return lie
+
+
+def other_places_at_the_end(place: Path) -> None:
+    """The pages of the last segment are there to compare."""
+
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.bookmarks[5].entry += 1
+        segment.index.blocks[6].entry += 1
+
+    change(segments(place)[2], index_of)
+
+
+def a_first_entry_of_four_gib(place: Path) -> None:
+    page = bytearray(page_of(segments(place)[0], 0))
+    page[1:5] = b"\xff" * 4
+    change(segments(place)[0], nothing, {0: bytes(page)})
+
+
+def a_deep_description(place: Path) -> None:
+    (place / "stream.json").write_text("[" * 200_000)
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
@@ -147,6 +243,16 @@ def no_description(place: Path) -> None:
         (another_system, "header page: got another one"),
         (another_layout, "stream_layout: got 1, expected 2"),
         (no_description, "segments, and no stream.json"),
+        (a_bookmark_less, "bookmarks of the index: got .* 36.*, expected .* 30.*, by its blocks"),
+        (a_bookmark_more, "bookmarks of the index: got .* 31.*, expected .* 36.*, by its blocks"),
+        (swapped_bookmarks, "bookmarks of the index"),
+        (another_place, "bookmarks of the index: got .* 31.*, expected .* 30.*, by its blocks"),
+        (another_place_of_a_block, "bookmarks of the index"),
+        (entries_at_the_end(7), "page 191: entry_count: got 6, expected 7"),
+        (entries_at_the_end(5), "page 191: entry_count: got 6, expected 5"),
+        (other_places_at_the_end, "bookmark 5 on the pages"),
+        (a_first_entry_of_four_gib, "page 0: got .*length 4294967295"),
+        (a_deep_description, "stream.json: description"),
     ],
 )
 async def test_an_archive_that_contradicts_itself_or_its_last_block_is_refused(
@@ -187,6 +293,71 @@ async def test_a_page_that_is_not_of_the_proved_blocks_is_not_served(place: Path
         assert bad <= set(range(38, 43))
         for number in answers.keys() - bad:
             assert list(answers[number].block.items) == list(blocks[number].items)
+
+
+async def test_a_place_that_lies_is_no_answer_that_there_is_no_such_block(
+    place: Path, tmp_path: Path
+) -> None:
+    """Neither the bookmarks nor the places of blocks are signed; here they agree, and the page does not."""
+
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.bookmarks[5].entry += 1
+        segment.index.blocks[5].entry += 1
+
+    change(segments(place)[0], index_of)
+    async with running_node(tmp_path / "new", archive_url=f"file://{place}") as node, wire_to(node) as wire:
+        assert (await wire.get_block(5)).status == node_pb2.BlockResponse.Code.NOT_AVAILABLE
+        assert (await wire.get_block(40)).status == node_pb2.BlockResponse.Code.SUCCESS
+        for number in (5, 6):  # that the block does not fit is seen from its page, and from those around
+            async with connected(node) as client:
+                with pytest.raises(CommandRefused, match="Bad from bookmark"):
+                    await client.bookmark(bookmark_of(number))
+        async with connected(node) as client:
+            with pytest.raises(BookmarkNotFound):
+                await client.bookmark(bookmark_of(500))
+
+
+async def test_blocks_of_numbers_that_no_proof_has_seen(place: Path, tmp_path: Path) -> None:
+    """The root hash of a forged block is right, and it names that of the block before it."""
+    first, number = segments(place)[0], 1_000_040
+    previous = summary_of(list(list(blocks_of_a_page(0, 40))[39].items)).root_hash
+    unsigned = [header_item(number), field_item(4, b"forged"), footer_item(previous, bytes(48))]
+    items = sign_block(number, [*unsigned, proof_item(number)], KEY)
+    forged = encode(number, items, summary_of(list(items)).root_hash)
+    pages, ends = {}, {}
+    for page_number, before, after in ((39, 4, forged[:2]), (40, 0, forged[2:])):
+        page = page_of(first, page_number)
+        number = int.from_bytes(page[9:17], "big")
+        kept = [(entry.type, entry.data) for entry in entries_of(page, number, number + 6)]
+        kept[before : before + len(after)] = after
+        heads = (
+            ENTRY_HEAD.pack(2, 17 + len(data), kind, number + i) + data for i, (kind, data) in enumerate(kept)
+        )
+        made = b"".join(heads)
+        pages[page_number], ends[page_number] = made.ljust(MIB, b"\0"), len(made)
+
+    def index_of(segment: SegmentObject) -> None:
+        for page_number, end in ends.items():
+            segment.index.pages[page_number].data_end = end
+
+    change(first, index_of, pages)
+    async with running_node(tmp_path / "new", archive_url=f"file://{place}") as node:
+        assert 228 < max(await numbers_from(node, 228)) < 240  # the forged block would be from there on
+
+
+@pytest.mark.parametrize("by", [-73, 73])
+async def test_an_end_of_data_that_lies_is_found_once_and_for_all(
+    place: Path, tmp_path: Path, by: int
+) -> None:
+    """The entries of a proved page are sent up to that end, also by the next start, which proves no more."""
+
+    def index_of(segment: SegmentObject) -> None:
+        segment.index.pages[40].data_end += by
+
+    change(segments(place)[0], index_of)
+    for _ in range(2):
+        async with running_node(tmp_path / "new", archive_url=f"file://{place}") as node:
+            assert 228 < max(await numbers_from(node, 228)) < 246
 
 
 async def test_an_archive_that_was_refused_and_then_mended(place: Path, tmp_path: Path) -> None:

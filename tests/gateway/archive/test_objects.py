@@ -220,6 +220,33 @@ def test_ranges_from_the_end(s3_port: int) -> None:
             store.get_tail("none", 9)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: store.get("stream.json"),
+        lambda store: store.get_tail("stream.json", 100),
+        lambda store: store.get_range("stream.json", 100, 200),
+    ],
+)
+def test_more_than_was_asked_for(s3_port: int, read: Callable[[ArchiveStore], object]) -> None:
+    with FaultProxy(s3_port) as proxy:
+        store = s3_store(proxy.port, "more")
+        store.put_new("stream.json", bytes(1_000))
+        assert read(store)
+        proxy.fault = "more"
+        with pytest.raises(
+            ArchiveUnavailable, match=r"more than \d+ bytes|\d+ bytes, and 100 were asked for"
+        ):
+            read(store)
+
+
+def test_a_description_of_any_size_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "stream.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ArchiveUnavailable, match="an answer of more than 1048576 bytes"):
+        open_store(f"file://{tmp_path}").get("stream.json")
+
+
 def test_a_range_behind_the_end(s3_port: int) -> None:
     store = s3_store(s3_port, "behind")
     store.put_new("one", b"1234")

@@ -116,6 +116,7 @@ def test_a_description_is_read_back() -> None:
         (b"\xff\xfe", "2 bytes"),
         (b"[]", "a JSON object with format, system_id"),
         (b"3", "a JSON object"),
+        (b"[" * 200_000, "a JSON object"),
         (b"{}", "format: got None, expected 1"),
         ({"format": 2}, "format: got 2, expected 1"),
         ({"page_bytes": 4096}, "page_bytes: got 4096"),
@@ -185,9 +186,17 @@ def test_a_changed_trailer(place: int) -> None:
         read(bytes(data))
 
 
-def test_a_trailer_that_claims_a_huge_index() -> None:
-    trailer = struct.pack("<IIQ8s", 0x184D2A50, 16, (1 << 64) - 1, b"sluice-1")
-    with pytest.raises(ArchiveDamaged, match="a skippable frame"):
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (64 << 20, "a skippable frame"),
+        ((64 << 20) + 1, "67108865 bytes"),
+        ((1 << 64) - 1, "at most 67108864"),
+    ],
+)
+def test_a_trailer_that_claims_a_huge_index(size: int, text: str) -> None:
+    trailer = struct.pack("<IIQ8s", 0x184D2A50, 16, size, b"sluice-1")
+    with pytest.raises(ArchiveDamaged, match=text):
         read(DATA[:-TRAILER_SIZE] + trailer)
 
 
@@ -221,7 +230,12 @@ def swap(items: object, first: int, second: int) -> None:
         (lambda index: setattr(index.pages[5], "data_end", PAGE_SIZE + 1), "page 5 with data up to 1048577"),
         (lambda index: setattr(index.pages[5], "data_end", 16), "page 5 with data up to 16"),
         (lambda index: setattr(index.pages[5], "frame_size", 1), f"expected {len(DATA)}"),
-        (lambda index: setattr(index.pages[5], "frame_size", (1 << 32) - 1), "the size of the object"),
+        (lambda index: setattr(index.pages[5], "frame_size", 2 << 20), "the size of the object"),
+        (
+            lambda index: setattr(index.pages[5], "frame_size", (2 << 20) + 1),
+            "page 5 with a frame of 2097153",
+        ),
+        (lambda index: setattr(index.pages[5], "frame_size", (1 << 32) - 1), "expected at most 2097152"),
         (lambda index: swap(index.bookmarks, 0, 1), "a bookmark at entry"),
         (lambda index: setattr(index.bookmarks[-1], "entry", 95), "a bookmark at entry 95"),
         (lambda index: setattr(index.bookmarks[2], "bookmark", b""), "a bookmark of 0 bytes"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -19,6 +20,7 @@ import pytest
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import BookmarksUnavailable, EntriesArchived
 from sluice.datastream.file.remote_pages import RemotePages
+from sluice.gateway.api.archive_pb2 import SegmentIndex
 from sluice.gateway.archive.errors import ArchiveDamaged, ArchiveUnavailable
 from sluice.gateway.archive.objects import ArchiveStore, open_store
 from sluice.gateway.archive.segment import (
@@ -249,6 +251,40 @@ def test_an_object_that_vanishes(streamer: DataStreamer, store: ArchiveStore) ->
         segment = uploader._build(0, file)
     with pytest.raises(ArchiveUnavailable, match="no such object"):
         verify_segment(store, segment, None)
+
+
+def say_less_data(index: SegmentIndex) -> None:
+    index.pages[5].data_end -= 1
+
+
+def say_later_entries(index: SegmentIndex) -> None:
+    for page in index.pages:
+        page.first_entry += 1
+
+
+def say_a_bookmark(index: SegmentIndex) -> None:
+    index.bookmarks.add(bookmark=b"x", entry=3)
+
+
+@pytest.mark.parametrize("lie", [say_less_data, say_later_entries, say_a_bookmark])
+def test_right_pages_under_an_index_that_lies_are_not_given_up(
+    streamer: DataStreamer, store: ArchiveStore, lie: Callable[[SegmentIndex], None]
+) -> None:
+    """Whoever owns the store puts them there first, and the node would serve its pages by that index."""
+    uploader = Uploader(streamer, store, plan_of(streamer, local_bytes=64 * MIB))
+    with tempfile.TemporaryFile() as file:
+        segment = uploader._build(0, file)
+        file.seek(0)
+        whole = file.read()
+    name = segment_name(*segment.name)
+    lie(segment.index)
+    frame = segment.index.SerializeToString()
+    frame = struct.pack("<II", 0x184D2A50, len(frame)) + frame
+    trailer = struct.pack("<IIQ8s", 0x184D2A50, 16, len(frame), b"sluice-1")
+    store.put_new(name, whole[: segment.frame_places[-1]] + frame + trailer)
+    with pytest.raises(ArchiveDamaged, match="index: got another one, expected that of these pages"):
+        uploader.step()
+    assert (streamer.remote.archived_pages, streamer.remote.end) == (0, 0)
 
 
 def test_a_store_that_overwrites_gets_no_segment(streamer: DataStreamer) -> None:
