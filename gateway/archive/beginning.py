@@ -57,6 +57,7 @@ from sluice.gateway.archive.segment_check import (
     fetch_pages,
     header_fault,
     in_order,
+    read_index_up_to,
     read_segment_index,
     segment_names,
 )
@@ -86,6 +87,8 @@ Trust = Literal["proof", "full"]
 THREADS: Final = 16
 LOG_SEGMENTS: Final = 1_024
 """Segments between two log lines."""
+LARGE_BYTES: Final = 4 << 20
+"""Indexes of more bytes are read one after the other: each may take a quarter of a GiB of memory."""
 RECORD_SEGMENTS: Final = 64
 """Segments that are recorded at once, if only indexes are read."""
 CACHE_PAGES: Final = 64
@@ -295,8 +298,10 @@ class _Beginning:
         before = _Before(self._streams[0].description.stream_layout)
         threads = ThreadPoolExecutor(THREADS, "archive-index")
         try:
-            calls = (partial(read_segment_index, store, name) for name in names)
-            for count, segment in enumerate(in_order(threads, calls, 2 * THREADS, self._rules.go_on), 1):
+            calls = (partial(read_index_up_to, store, name, LARGE_BYTES) for name in names)
+            found = in_order(threads, calls, 2 * THREADS, self._rules.go_on)
+            for count, (name, small) in enumerate(zip(names, found, strict=True), 1):
+                segment = small or read_segment_index(store, name)
                 before.check(store, segment)
                 yield segment
                 if count % LOG_SEGMENTS == 0:

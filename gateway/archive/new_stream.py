@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from sluice.datastream.file.bookmarks import BookmarkIndex
 from sluice.datastream.file.disk import RealDisk, create_file
@@ -39,6 +40,9 @@ from sluice.gateway.archive.restore import StoredStream
 from sluice.gateway.archive.segment import SegmentName, SegmentObject, decode_page, segment_name
 
 __all__ = ["NewStream", "read_page"]
+
+MARKS_MAX: Final = 1_000_000
+"""Bookmarks and blocks of waiting segments: some 100 MiB."""
 
 
 class NewStream:
@@ -83,11 +87,12 @@ class NewStream:
         """Take the next segment, with the digests of its pages, or with the root hashes of its blocks."""
         self._waiting.append(segment)
 
-    def settle(self, total_entries: int, least: int = 1) -> bool:
+    def settle(self, total_entries: int, least: int = 1, marks_max: int = MARKS_MAX) -> bool:
         """Record the segments before the one that has the last of so many entries; return whether any was.
 
         Args:
-            least: record fewer another time.
+            least: record fewer another time,
+            marks_max: unless those that wait have so many bookmarks and blocks.
 
         Raises:
             BookmarksUnavailable: the disk refuses.
@@ -95,7 +100,8 @@ class NewStream:
         count = 0
         while count < len(self._waiting) and self._waiting[count].entries_end < total_entries:
             count += 1
-        if count < least:
+        marks = sum(len(one.index.bookmarks) + len(one.index.blocks) for one in self._waiting)
+        if not count or (count < least and marks < marks_max):
             return False
         done, self._waiting = self._waiting[:count], self._waiting[count:]
         notes: dict[bytes, bytes] = {}

@@ -51,6 +51,7 @@ from sluice.gateway.blocks.stream_layout import BLOCK_END_SIZE, BLOCK_END_TYPE, 
 
 __all__ = [
     "FORMAT",
+    "INDEX_BYTES_MAX",
     "STREAM_NAME",
     "TRAILER_SIZE",
     "ArchivedBlock",
@@ -83,7 +84,7 @@ _HASH_DIGITS: Final = 64
 FRAME_BYTES_MAX: Final = 2 * PAGE_SIZE
 """Bytes of a page's frame. zstd adds 4 kB at most to what it cannot compress."""
 INDEX_BYTES_MAX: Final = SEGMENT_PAGES * PAGE_SIZE
-"""Bytes of an index frame: a bookmark or a block takes more room on its page than in the index."""
+"""Bytes of an index and its trailer: a bookmark or a block takes more room on its page than in the index."""
 
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -431,7 +432,7 @@ def index_size(tail: bytes, where: str) -> int:
     if len(tail) >= TRAILER_SIZE:
         magic, size, index_frame_size, mark = _TRAILER.unpack(tail[-TRAILER_SIZE:])
         if (magic, size, mark) == (_SKIPPABLE_MAGIC, TRAILER_SIZE - 8, _TRAILER_MARK):
-            if index_frame_size > INDEX_BYTES_MAX:
+            if index_frame_size + TRAILER_SIZE > INDEX_BYTES_MAX:
                 raise ArchiveDamaged(
                     "index", f"{index_frame_size} bytes", f"at most {INDEX_BYTES_MAX}", where
                 )

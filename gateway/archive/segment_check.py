@@ -20,6 +20,7 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, StreamHeader, 
 from sluice.gateway.archive.errors import ArchiveDamaged
 from sluice.gateway.archive.objects import ArchiveStore
 from sluice.gateway.archive.segment import (
+    INDEX_BYTES_MAX,
     SegmentBuilder,
     SegmentName,
     SegmentObject,
@@ -38,6 +39,7 @@ __all__ = [
     "fetch_run",
     "header_fault",
     "in_order",
+    "read_index_up_to",
     "read_segment_index",
     "segment_names",
 ]
@@ -80,10 +82,19 @@ def read_segment_index(store: ArchiveStore, name: SegmentName) -> SegmentObject:
         ArchiveDamaged: it is not that of this segment.
         ArchiveUnavailable: the store does not give it.
     """
+    segment = read_index_up_to(store, name, INDEX_BYTES_MAX)
+    assert segment is not None
+    return segment
+
+
+def read_index_up_to(store: ArchiveStore, name: SegmentName, most: int) -> SegmentObject | None:
+    """Read the index of a segment, as `read_segment_index`; None: it has more bytes, with its trailer."""
     text = segment_name(*name)
     where = store.address(text)
     tail = store.get_tail(text, INDEX_BYTES)
     data, size = tail.data, index_size(tail.data, where)
+    if size > most:
+        return None
     if len(data) < size <= tail.object_size:
         data = bytes(store.get_range(text, tail.object_size - size, tail.object_size))
     return read_index(name, data, tail.object_size, where)

@@ -20,8 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sluice.datastream import DataStreamer
 from sluice.gateway.archive.beginning import BeginningRules, Trust, begin_from_archive
 from sluice.gateway.archive.errors import ArchiveUnavailable
+from sluice.gateway.archive.new_stream import NewStream
 from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.archive.restore import open_streams
 from sluice.gateway.archive.segment import SegmentObject
+from sluice.gateway.archive.segment_check import read_segment_index, segment_names
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
@@ -333,6 +336,61 @@ def test_an_abandoned_start_goes_on(
     assert store.root_hash_at(store.last_number) == whole.root_hash_at(store.last_number)
     store.close()
     whole.close()
+
+
+def later_entries(path: Path, pages: range, by: int) -> None:
+    """Give the entries on pages of a segment later numbers; its index and its name fit them."""
+    changed = {}
+    for place in pages:
+        page = bytearray(page_of(path, place))
+        position = 0
+        while page[position]:
+            size, number = (
+                int.from_bytes(page[position + at : position + at + n]) for at, n in ((1, 4), (9, 8))
+            )
+            page[position + 9 : position + 17] = (number + by).to_bytes(8)
+            position += size
+        changed[place] = bytes(page)
+
+    def index_of(segment: SegmentObject) -> None:
+        for page in segment.index.pages:
+            page.first_entry += by
+        for mark in segment.index.bookmarks:
+            mark.entry += by
+        for block in list(segment.index.blocks)[1:]:
+            block.entry += by
+
+    change(path, index_of, changed)
+
+
+def test_an_index_that_lies_when_a_start_goes_on(place: Path, tmp_path: Path) -> None:
+    """Its segment is recorded, and only its pages are compared again; no entry may be left out behind it."""
+
+    def stop_once_it_is_recorded() -> None:
+        if (tmp_path / "new/beginning/chain.json").exists():
+            raise StartAbandoned
+
+    with pytest.raises(StartAbandoned):
+        begin(place, tmp_path / "new", rules(go_on=stop_once_it_is_recorded))
+    first, second, third = segments(place)
+    for path in (second, third):
+        later_entries(path, range(64), 6)
+    change(first, lambda segment: setattr(segment.index.pages[63], "entry_count", 12))
+    (place / "headers/000000000192.zst").unlink()
+    with pytest.raises(GatewayError, match="first entry: got 392, expected 386"):
+        begin(place, tmp_path / "new", rules())
+
+
+def test_segments_of_many_blocks_do_not_wait_to_be_recorded(place: Path, tmp_path: Path) -> None:
+    (stream,) = open_streams(f"file://{place}")
+    new = NewStream(tmp_path, stream)
+    for name in segment_names(stream.store):
+        new.add(read_segment_index(stream.store, name))
+    assert not new.settle(1_152, 64)
+    assert not new.settle(1_152, 64, 400)
+    assert new.settle(1_152, 64, 380)
+    assert new.recorded_count == 2
+    new.close()
 
 
 def test_another_archive_is_begun_from_the_start(made: Path, tmp_path: Path) -> None:
