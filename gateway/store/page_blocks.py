@@ -21,7 +21,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sluice.datastream import DataStreamer
 from sluice.datastream.errors import EntriesDisagree, NotFoundError, PageNotServed
@@ -44,6 +44,7 @@ from sluice.gateway.blocks.stream_layout import (
     encode_runs,
 )
 from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import STORED_BLOCK_BYTES_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.store.stream_check import summary_of
 from sluice.gateway.store.stream_pair import StreamPair
@@ -52,6 +53,9 @@ __all__ = ["BlocksOfPage", "NetworkPages", "PageBlocks", "PageBuilder", "root_of
 
 
 log = logging.getLogger(__name__)
+
+BLOCK_PAGES_MAX: Final = 2 * STORED_BLOCK_BYTES_MAX // PAGE_SIZE + 2
+"""A page has room for one entry of more than half of it."""
 
 
 class BlockPlaces(Protocol):
@@ -105,10 +109,15 @@ class _Fault:
 
 
 class PageBlocks:
-    """The blocks of a store's pages, and proofs for pages without a sum."""
+    """The blocks of a store's pages, and proofs for pages without a sum.
 
-    def __init__(self, store: BlockPlaces) -> None:
+    Args:
+        block_pages_max: a block takes no more pages.
+    """
+
+    def __init__(self, store: BlockPlaces, block_pages_max: int = BLOCK_PAGES_MAX) -> None:
         self._store = store
+        self._block_pages_max = block_pages_max
         self.streamer = store.streamer
         """The stream whose pages these are."""
         self.known_root: Callable[[int, int], bytes | None] = lambda number, entry_number: None
@@ -126,24 +135,36 @@ class PageBlocks:
     # --- which they are -------------------------------------------------------------------------------------
 
     def of_page(self, page_number: int) -> BlocksOfPage | None:
-        """Return the blocks of a page, found on the pages around it; None: the store is empty."""
+        """Return the blocks of a page, found on the pages around it; None: the store is empty.
+
+        Raises:
+            LayoutError: no block begins on so many pages of an archive that none can be right.
+        """
         streamer, last = self.streamer, self._store.last_number
         first = self._store.first_number
         if first is None or last is None:
             return None
         origin, entries_end = Committed(HEADER_PAGE_SIZE, 0), streamer.committed.total_entries
         for before in range(page_number - 1, -1, -1):
+            self._refuse_far(page_number, before)
             found = self._begun_on(before)
             if found:
                 first, entry_number = found[-1]
                 origin = Committed(streamer.offset_of(entry_number), entry_number)
                 break
         for behind in range(page_number + 1, streamer.sums.full_count + 1):
+            self._refuse_far(page_number, behind)
             found = self._begun_on(behind)
             if found:
                 last, entries_end = found[0][0] - 1, found[0][1]
                 break
         return BlocksOfPage(first, last, origin, entries_end)
+
+    def _refuse_far(self, page_number: int, other: int) -> None:
+        """Raises LayoutError before a page is fetched that is too far away."""
+        if abs(other - page_number) > self._block_pages_max and self.streamer.remote.holds(other):
+            got = f"no beginning of a block from there to page {other}"
+            raise LayoutError(f"page {page_number}", got, f"one on {self._block_pages_max} pages")
 
     def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
         """Return (block number, entry number) of the blocks that begin on a page; none on a damaged one."""

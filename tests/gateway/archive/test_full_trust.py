@@ -21,15 +21,18 @@ from sluice.datastream import DataStreamer
 from sluice.gateway.archive.beginning import BeginningRules, Trust, begin_from_archive
 from sluice.gateway.archive.errors import ArchiveUnavailable
 from sluice.gateway.archive.new_stream import NewStream
-from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.archive.objects import StoreOptions, open_store
+from sluice.gateway.archive.reader import ArchiveReader
 from sluice.gateway.archive.restore import open_streams
 from sluice.gateway.archive.segment import SegmentObject
 from sluice.gateway.archive.segment_check import read_segment_index, segment_names
+from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.errors import Fatal, GatewayError, StartAbandoned
 from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.page_blocks import PageBlocks
 from sluice.gateway.store.trust_store import kept_ledger
 from tests.gateway.archive import test_beginning, test_restore
 from tests.gateway.archive.chains import ARCHIVED_PAGES, BLOCKS, archive, fill
@@ -379,6 +382,18 @@ def test_an_index_that_lies_when_a_start_goes_on(place: Path, tmp_path: Path) ->
     (place / "headers/000000000192.zst").unlink()
     with pytest.raises(GatewayError, match="first entry: got 392, expected 386"):
         begin(place, tmp_path / "new", rules())
+
+
+def test_the_beginning_of_a_block_is_not_looked_for_in_all_of_an_archive(made: Path, tmp_path: Path) -> None:
+    source = made / "from-0-archive"
+    assert begin(source, tmp_path / "new", rules("proof"))
+    store = BlockStore.open(tmp_path / "new")
+    reader = ArchiveReader(open_store(f"file://{source}"), store.streamer)
+    assert PageBlocks(store, block_pages_max=1).of_page(40) is not None
+    with pytest.raises(LayoutError, match="no beginning of a block from there to page 39"):
+        PageBlocks(store, block_pages_max=0).of_page(40)
+    reader.close()
+    store.close()
 
 
 def test_segments_of_many_blocks_do_not_wait_to_be_recorded(place: Path, tmp_path: Path) -> None:
