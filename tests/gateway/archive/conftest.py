@@ -1,8 +1,10 @@
-"""The chains of `chains` and `native_chains`, made once for all tests of this room."""
+"""The chains of `chains` and `native_chains`, made once for all tests of this room, in all processes."""
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,21 @@ def tmp_path(memory_path: Path) -> Path:
     return memory_path
 
 
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Make a folder, unless another process of the run has."""
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            being_made = folder.with_suffix(".part")
+            make(being_made)
+            being_made.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def filled(memory_folder: Path) -> Path:
     """A data folder of the chain. Tests copy it."""
-    fill(memory_folder / "filled")
-    return memory_folder / "filled"
+    return made_once(memory_folder / "filled", fill)
 
 
 @pytest.fixture
@@ -33,11 +45,13 @@ def folder(filled: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def archived(filled: Path, memory_folder: Path) -> Path:
     """The archive of the chain: three segments. Tests that change it use `place`."""
-    made = memory_folder / "archived"
-    shutil.copytree(filled, made / "node")
-    archive(made / "node", made / "archive")
-    shutil.rmtree(made / "node")
-    return made / "archive"
+
+    def make(folder: Path) -> None:
+        shutil.copytree(filled, folder / "node")
+        archive(folder / "node", folder / "archive")
+        shutil.rmtree(folder / "node")
+
+    return made_once(memory_folder / "archived", make) / "archive"
 
 
 @pytest.fixture
@@ -49,6 +63,6 @@ def place(archived: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def native(memory_folder: Path) -> Path:
     """A folder with `node`, a data folder of the native layout, and `archive`. Tests copy them."""
-    made = memory_folder / "native"
-    archive_native(made / "node", made / "archive")
-    return made
+    return made_once(
+        memory_folder / "native", lambda folder: archive_native(folder / "node", folder / "archive")
+    )

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,6 +50,7 @@ NODE_KILLS, RESTORE_KILLS = 14, 6
 AFTER_SECONDS = 2.0
 """The longest time from the last block before a kill to the kill: a segment takes about as long."""
 RESTORE_SECONDS = 5.0
+"""The longest time to the kill of a restore; where one takes less, that."""
 DEADLINE_SECONDS = 120.0
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=int(DEADLINE_SECONDS) * SECOND_NS),
@@ -160,11 +162,13 @@ class Round:
 
     def kill_restore(self, kills: int) -> None:
         """Restore the archive in a folder, killed again and again."""
-        folder = self.folder / "restored"
+        folder, seconds = self.folder / "restored", RESTORE_SECONDS
         while self.found["restore"] < kills:
+            begun = time.monotonic()
             with self._restore(folder) as process:
                 try:
-                    process.wait(self.chance.uniform(0.2, RESTORE_SECONDS))
+                    process.wait(seconds * self.chance.uniform(0.05, 1.0))
+                    seconds = min(seconds, time.monotonic() - begun)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     self.found["restore"] += 1

@@ -47,27 +47,22 @@ KEYS = (ledger_key(),)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(filled: Path, archived: Path, native: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data folders and archives: a chain from 0, one from FIRST, and native ones."""
     folder = tmp_path_factory.mktemp("made")
-    for name, first in (("from-0", 0), ("from-7", FIRST)):
-        fill(folder / name, first)
-        archive(folder / name, folder / f"{name}-archive")
-    archive_native(folder / "native", folder / "native-archive")
+    shutil.copytree(filled, folder / "from-0")
+    shutil.copytree(archived, folder / "from-0-archive")
+    fill(folder / "from-7", FIRST)
+    archive(folder / "from-7", folder / "from-7-archive")
+    shutil.copytree(native / "node", folder / "native")
+    shutil.copytree(native / "archive", folder / "native-archive")
     archive_native(folder / "other", folder / "other-archive", salt=1)
     shutil.rmtree(folder / "other")
     return folder
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    """A copy of the archive of the chain from 0."""
-    shutil.copytree(made / "from-0-archive", tmp_path / "archive")
-    return tmp_path / "archive"
-
-
-@pytest.fixture
-def native(made: Path, tmp_path: Path) -> Path:
+def native_place(made: Path, tmp_path: Path) -> Path:
     """A copy of a native archive."""
     shutil.copytree(made / "native-archive", tmp_path / "archive")
     return tmp_path / "archive"
@@ -149,18 +144,18 @@ async def test_a_native_node_goes_on_with_its_peers(made: Path, tmp_path: Path) 
             assert [entry.data for entry in streamer.read_entries(first)] == kept
 
 
-def test_a_native_pair_that_ends_at_different_places(native: Path, tmp_path: Path) -> None:
-    segments(native)[1].unlink()
-    (native / "headers/000000000128.zst").unlink()
-    assert begin(native, tmp_path / "new")
+def test_a_native_pair_that_ends_at_different_places(native_place: Path, tmp_path: Path) -> None:
+    segments(native_place)[1].unlink()
+    (native_place / "headers/000000000128.zst").unlink()
+    assert begin(native_place, tmp_path / "new")
     store = BlockStore.open(tmp_path / "new")
     assert (store.last_number, [streamer.remote.end for streamer in store.streamers]) == (31, [0, 0])
     store.close()
 
 
-def test_a_native_archive_without_blocks_yet(native: Path, tmp_path: Path) -> None:
-    shutil.rmtree(native / "blocks")
-    assert not begin(native, tmp_path / "new")
+def test_a_native_archive_without_blocks_yet(native_place: Path, tmp_path: Path) -> None:
+    shutil.rmtree(native_place / "blocks")
+    assert not begin(native_place, tmp_path / "new")
     assert not any((tmp_path / "new").iterdir())
 
 
@@ -254,28 +249,28 @@ def test_lies_of_indexes_are_found_by_one_proof_too(
 
 
 @pytest.mark.parametrize("half", ["segments", "blocks/segments"])
-def test_a_native_pair_of_two_chains(made: Path, native: Path, tmp_path: Path, half: str) -> None:
+def test_a_native_pair_of_two_chains(made: Path, native_place: Path, tmp_path: Path, half: str) -> None:
     headers = half.replace("segments", "headers")
     for part in (half, headers):
-        shutil.rmtree(native / part)
-        shutil.copytree(made / "other-archive" / part, native / part)
+        shutil.rmtree(native_place / part)
+        shutil.copytree(made / "other-archive" / part, native_place / part)
     with pytest.raises(GatewayError, match=r"block 0: .*root hash"):
-        begin(native, tmp_path / "new")
+        begin(native_place, tmp_path / "new")
     assert not any((tmp_path / "new").iterdir())
 
 
-def test_a_network_s_entry_that_is_another_one(native: Path, tmp_path: Path) -> None:
-    page = bytearray(page_of(segments(native)[1], 5))
+def test_a_network_s_entry_that_is_another_one(native_place: Path, tmp_path: Path) -> None:
+    page = bytearray(page_of(segments(native_place)[1], 5))
     page[500_000] ^= 1
-    change(segments(native)[1], nothing, {5: bytes(page)})
+    change(segments(native_place)[1], nothing, {5: bytes(page)})
     with pytest.raises(GatewayError, match=r"block 34: .*root hash"):
-        begin(native, tmp_path / "new")
+        begin(native_place, tmp_path / "new")
 
 
-def test_two_descriptions_that_differ(native: Path, tmp_path: Path) -> None:
-    test_beginning.describe_otherwise(native / "blocks", '"system_id": 137', '"system_id": 138')
+def test_two_descriptions_that_differ(native_place: Path, tmp_path: Path) -> None:
+    test_beginning.describe_otherwise(native_place / "blocks", '"system_id": 137', '"system_id": 138')
     with pytest.raises(GatewayError, match="the system id, version and layout of"):
-        begin(native, tmp_path / "new")
+        begin(native_place, tmp_path / "new")
 
 
 def test_proofs_under_another_key(made: Path, tmp_path: Path) -> None:
@@ -330,7 +325,8 @@ def test_an_abandoned_start_goes_on(
         assert [path.name for path in new.iterdir()] == ["beginning"]
     with caplog.at_level(logging.INFO):
         assert begin(source, new)
-    (line,) = [record for record in caplog.records if record.getMessage() == "verifying the archive"]
+    # On a slow machine, lines of progress follow.
+    line, *_ = [record for record in caplog.records if record.getMessage() == "verifying the archive"]
     # Of the native pair, one stream has a single segment, and nothing is kept before it is whole.
     assert (line.__dict__["sluice_fields"]["done"] >= 64) == (name != "native")
     store = BlockStore.open(new)

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,13 +115,18 @@ RUN = "import sys; from sluice.gateway.commands.restore import command; command(
 
 
 def restore_and_kill(filled: Path, archived: Path, folder: Path, kills: int, seed: int) -> int:
-    """Kill the restoring of a chain again and again; return how often it ended by itself."""
-    chance, killed, ended = random.Random(seed), 0, 0
+    """Kill the restoring of a chain again and again; return how often it ended by itself.
+
+    One that ends by itself says by when the next ones are killed, on a machine of any speed.
+    """
+    chance, killed, ended, seconds = random.Random(seed), 0, 0, 2.5
     line = [sys.executable, "-c", RUN, f"file://{archived}", str(folder)]
     while killed < kills or not ended:
+        begun = time.monotonic()
         process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
         try:
-            output, _ = process.communicate(timeout=chance.uniform(0.6, 2.5) if killed < kills else 120)
+            limit = seconds * chance.uniform(0.25, 1.0) if killed < kills else 120
+            output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -129,6 +135,7 @@ def restore_and_kill(filled: Path, archived: Path, folder: Path, kills: int, see
                 continue  # else it was over, and only its process was not
         else:
             assert process.returncode == 0, output
+            seconds = min(seconds, time.monotonic() - begun)
         assert not (folder / "restoring").exists()
         assert same_entries(folder, filled) == ARCHIVED_BLOCKS * 6 - 1
         shutil.rmtree(folder)
