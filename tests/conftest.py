@@ -63,21 +63,43 @@ STILL_SECONDS = 100.0
 """The time after its limit at which a test counts as hanging."""
 MEMORY_BYTES_MIN = 4 << 30
 """Room in /dev/shm for the tests of four processes, which have at most 1 GiB each."""
+_START_OF_WORKERS = """
+import sys
+
+if "pyspark.daemon" in sys.orig_argv:
+    sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
+    import pandas, pyarrow, sluice.publishers.spark.block_stream, sluice.publishers.spark.data_stream
+    import sluice.publishers.spark.block_files, sluice.publishers.spark.verify
+"""
+"""Python runs it as it starts. Otherwise each worker imports these itself, and each of Spark's modules is
+compiled from a zip file, whose directory each worker reads twenty times: two seconds of processor time."""
 _STDERR = pytest.StashKey[int]()
 _SCRATCH = pytest.StashKey[Path]()
+_MEMORY = pytest.StashKey[Path]()
+_MEMORY_FOLDER = "memory_folder"
 _SESSION_TESTS = "session_tests"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real standard error, as pytest captures that of a test, and make a folder for the run."""
+    """Keep the real standard error, as pytest captures that of a test, and make the folders of the run."""
     config.stash[_STDERR] = os.dup(2)
-    config.stash[_SCRATCH] = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
+    config.stash[_SCRATCH] = scratch = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        config.stash[_MEMORY] = Path(worker[_MEMORY_FOLDER])
+        return
+    memory = Path("/dev/shm")
+    is_large = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES_MIN
+    config.stash[_MEMORY] = Path(
+        tempfile.mkdtemp(prefix="sluice-tests-", dir=memory if is_large else scratch)
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close the file, and remove the folder."""
+    """Close the file, and remove the folders that this process made."""
     os.close(config.stash[_STDERR])
     shutil.rmtree(config.stash[_SCRATCH])
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(config.stash[_MEMORY], ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -113,8 +135,9 @@ def _is_of_session(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker where to list the tests of the Spark session, which only workers know."""
+    """Tell a worker where to list the tests of the Spark session, which only workers know, and the memory."""
     node.workerinput[_SESSION_TESTS] = str(node.config.stash[_SCRATCH] / "session")
+    node.workerinput[_MEMORY_FOLDER] = str(node.config.stash[_MEMORY])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -206,13 +229,20 @@ def java() -> None:
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with three task slots and the data sources registered.
 
-    It shuffles into four partitions: Spark's 200 take seconds for a dozen rows.
+    It shuffles into four partitions: Spark's 200 take seconds for a dozen rows. It compiles no query, which
+    takes longer than a dozen rows. Its workers fork from processes that have imported what they need.
     """
     from sluice.publishers.spark.session import build_session
 
-    log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    settings = {"spark.sql.shuffle.partitions": "4"}
-    session = build_session("local[1]", 3, "tests", log_file, settings)
+    folder = tmp_path_factory.mktemp("spark")
+    (folder / "sitecustomize.py").write_text(_START_OF_WORKERS, "utf-8")
+    settings = {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.executorEnv.PYTHONPATH": str(folder),
+    }
+    session = build_session("local[1]", 3, "tests", folder / "spark.log", settings)
     yield session
     session.stop()
 
@@ -233,14 +263,9 @@ def spark_for_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="session")
-def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory for this process; on the disk where /dev/shm is small, as in containers."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < MEMORY_BYTES_MIN:
-        yield tmp_path_factory.mktemp("memory")
-        return
-    with tempfile.TemporaryDirectory(prefix="sluice-tests-", dir=memory) as folder:
-        yield Path(folder)
+def memory_folder(pytestconfig: pytest.Config) -> Path:
+    """A folder in memory, the run's; on the disk where /dev/shm is small, as in containers."""
+    return pytestconfig.stash[_MEMORY]
 
 
 @pytest.fixture
