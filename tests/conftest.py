@@ -63,16 +63,6 @@ STILL_SECONDS = 100.0
 """The time after its limit at which a test counts as hanging."""
 MEMORY_BYTES_MIN = 4 << 30
 """Room in /dev/shm for the tests of four processes, which have at most 1 GiB each."""
-_START_OF_WORKERS = """
-import sys
-
-if "pyspark.daemon" in sys.orig_argv:
-    sys.path[:] = [path for path in sys.path if not path.endswith("pyspark.zip")]
-    import pandas, pyarrow, sluice.publishers.spark.block_stream, sluice.publishers.spark.data_stream
-    import sluice.publishers.spark.block_files, sluice.publishers.spark.verify
-"""
-"""Python runs it as it starts. Otherwise each worker imports these itself, and each of Spark's modules is
-compiled from a zip file, whose directory each worker reads twenty times: two seconds of processor time."""
 _STDERR = pytest.StashKey[int]()
 _SCRATCH = pytest.StashKey[Path]()
 _MEMORY = pytest.StashKey[Path]()
@@ -230,17 +220,15 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     """A local session with three task slots and the data sources registered.
 
     It shuffles into four partitions: Spark's 200 take seconds for a dozen rows. It compiles no query, which
-    takes longer than a dozen rows. Its workers fork from processes that have imported what they need.
+    takes longer than a dozen rows.
     """
     from sluice.publishers.spark.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")
-    (folder / "sitecustomize.py").write_text(_START_OF_WORKERS, "utf-8")
     settings = {
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.executorEnv.PYTHONPATH": str(folder),
     }
     session = build_session("local[1]", 3, "tests", folder / "spark.log", settings)
     yield session

@@ -319,6 +319,39 @@ def test_what_workers_are_to_have_is_not_left_in_the_environment(monkeypatch: py
     assert os.environ["PYTHONSAFEPATH"] == "x"
 
 
+def test_a_worker_forks_from_a_process_that_is_ready(spark: SparkSession) -> None:
+    """Otherwise it has PySpark from a zip file, and imports Sluice itself."""
+
+    def look(_: int) -> tuple[str, bool]:
+        import pyspark
+
+        return pyspark.__file__, "sluice.publishers.spark.block_files" in sys.modules
+
+    ((pyspark_file, has_sources),) = spark.sparkContext.parallelize([0], 1).map(look).collect()
+    assert ".zip" not in pyspark_file
+    assert has_sources
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+def test_what_a_machine_does_at_the_start_of_python_is_done_by_workers_too(
+    tmp_path: Path, has_one: bool
+) -> None:
+    for name, content in (("ours", session_module._WORKER_START), ("theirs", "print('theirs')")):
+        (tmp_path / name).mkdir()
+        if name == "ours" or has_one:
+            (tmp_path / name / "sitecustomize.py").write_text(content)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(sys.path)"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}/ours{os.pathsep}{tmp_path}/theirs"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("theirs\n") == has_one
+    assert f"{tmp_path}/ours" not in done.stdout
+
+
 def test_the_version_before_the_first_good_one_is_refused(tmp_path: Path) -> None:
     home = fake_java(tmp_path, OPENJDK.format(f"{JAVA_VERSION_MIN - 1}.0.2"))
     java = home / "bin" / "java"
