@@ -108,14 +108,14 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
     for path in [Path(place.path) for place in blocks_in(chain)[:2]]:
         shutil.copy(path, first)
     with NodeProcess(data_dir, log, keys) as node:
-        report = publish(spark, first, [node.grpc], 1, deadline_seconds=60)
+        report = publish(spark, first, [node.grpc], 1, deadline_seconds=240)
         assert report.is_complete, report.failures
         assert status(node).last_available_block == 1
         node.kill()
 
     with NodeProcess(data_dir, log, keys) as node:
         assert status(node).last_available_block == 1
-        report = publish(spark, chain, [node.grpc], 2, deadline_seconds=60)
+        report = publish(spark, chain, [node.grpc], 2, deadline_seconds=240)
         assert report.is_complete, report.failures
         answer = status(node)
         assert (answer.first_available_block, answer.last_available_block) == (0, last)
@@ -130,7 +130,7 @@ def test_a_real_chain_goes_through_and_comes_back(spark: SparkSession, chain: Pa
 
         # Publishing again stores nothing, and succeeds.
         entries = total_entries(node)
-        report = publish(spark, chain, [node.grpc], 2, deadline_seconds=60)
+        report = publish(spark, chain, [node.grpc], 2, deadline_seconds=240)
         assert report.is_complete, report.failures
         assert total_entries(node) == entries
         assert status(node).last_available_block == last

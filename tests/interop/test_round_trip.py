@@ -52,7 +52,7 @@ def round_trip(spark: SparkSession, folder: Path, source: Path, arguments: Seque
     copy.mkdir()
     with NodeProcess(folder / "node", folder / "node.log", arguments) as node:
         chain = spark.read.format("blockfiles").options(**{"partitions": "2", "from": str(first)})
-        publish(chain.load(str(source)), node.grpc, race=2, deadline_seconds=60)
+        publish(chain.load(str(source)), node.grpc, race=2, deadline_seconds=240)
         back = spark.read.format("blockstream").option("gateways", node.grpc).option("partitions", 2).load()
         copy_blocks(back, copy)
     return copy

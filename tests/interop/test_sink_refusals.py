@@ -167,7 +167,7 @@ def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Author
         tls_certificate=str(alice.certificate),
         tls_key=str(alice.key),
         tls_server_name="localhost",
-        deadline_seconds=60,
+        deadline_seconds=240,
     )
     assert node.store.last_number == 7
     back = spark.read.format("blockstream").options(

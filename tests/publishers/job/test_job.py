@@ -53,8 +53,8 @@ def test_three_publishers_race_and_every_block_is_stored_once(spark: SparkSessio
         write_block_file(tmp_path / f"{block.number}.blk.zst", block)
     seen: list[JobProgress] = []
     with running(FakeNode(default=racing)) as node:
-        report = publish(spark, tmp_path, [node.address], 3, deadline_seconds=60, on_progress=seen.append)
-        again = publish(spark, tmp_path, [node.address], 1, publisher_prefix="again", deadline_seconds=60)
+        report = publish(spark, tmp_path, [node.address], 3, deadline_seconds=240, on_progress=seen.append)
+        again = publish(spark, tmp_path, [node.address], 1, publisher_prefix="again", deadline_seconds=240)
     assert report.is_complete, report.failures
     assert sorted(block.number for block in node.received) == list(range(200))
     assert sorted(node.received, key=lambda block: block.number) == blocks
@@ -77,7 +77,7 @@ def test_three_publishers_race_and_every_block_is_stored_once(spark: SparkSessio
 @pytest.mark.parametrize("chain", ["signed-chain", "record-file-chain"])
 def test_real_chains_arrive_byte_for_byte(spark: SparkSession, chain: str) -> None:
     with running(FakeNode()) as node:
-        report = publish(spark, real_chain(chain), [node.address], deadline_seconds=60)
+        report = publish(spark, real_chain(chain), [node.address], deadline_seconds=240)
     assert report.is_complete, report.failures
     assert node.received == list(read_chain(real_chain(chain)))
 
@@ -100,7 +100,7 @@ def test_a_refused_block_fails_with_one_line_and_the_others_go_on(
             await stream.acknowledge(number)
 
     with running(FakeNode(default=refuse)) as node:
-        report = publish(spark, tmp_path, [node.address], 2, deadline_seconds=60)
+        report = publish(spark, tmp_path, [node.address], 2, deadline_seconds=240)
     assert not report.is_complete
     (failure,) = report.failures
     assert failure.publisher_id == "publisher-2"
@@ -138,7 +138,7 @@ def test_gateways_may_ask_for_certificates(spark: SparkSession, tmp_path: Path) 
     }
     with node_thread(tmp_path / "data", **settings) as node:
         gateways = [f"localhost:{node.grpc_address.port}"]
-        report = publish(spark, tmp_path, gateways, deadline_seconds=30, tls=authority.client(alice))
+        report = publish(spark, tmp_path, gateways, deadline_seconds=240, tls=authority.client(alice))
         assert report.is_complete
         assert node.store.last_number == 2
 
@@ -160,7 +160,7 @@ def test_a_race_in_each_task_gives_a_row_a_racer_and_figures_like_the_sinks(
         write_block_file(chain / f"{block.number}.blk", block)
     with node_thread(tmp_path / "node") as node:
         gateways = [str(node.grpc_address)]
-        report = publish(spark, chain, gateways, shards=2, deadline_seconds=60, sink_options={"race": "2"})
+        report = publish(spark, chain, gateways, shards=2, deadline_seconds=240, sink_options={"race": "2"})
         assert node.store.last_number == 11
     assert report.is_complete, report.failures
     assert (report.first_block, report.last_block, report.safe_through) == (0, 11, 11)
@@ -207,7 +207,7 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
         assert all(word.startswith("RESET(") for word in node.words)
         assert node.words
         numbers = NumberRange(6)
-        assert publish(spark, tmp_path, [node.address], numbers=numbers, deadline_seconds=60).is_complete
+        assert publish(spark, tmp_path, [node.address], numbers=numbers, deadline_seconds=240).is_complete
     assert node.received == blocks
 
 

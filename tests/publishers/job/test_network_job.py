@@ -135,13 +135,13 @@ def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
             for size in ("300", "500") if LONG else ("500",):  # batches end elsewhere
                 with running(FakeNode(default=racing)) as fake:
                     source = source_of(server, "l2block", entries_per_batch=size)
-                    report = publish(spark, source, [fake.address], key=key, deadline_seconds=60)
+                    report = publish(spark, source, [fake.address], key=key, deadline_seconds=240)
                     assert report.is_complete, report.failures
                 assert [(block.number, block.items) for block in fake.received] == expected
             with node_thread(tmp_path / "node", verification_mode="full") as node:
                 gateways = [str(node.grpc_address)]
                 report = publish(
-                    spark, source_of(server, "l2block"), gateways, 3, key=key, deadline_seconds=60
+                    spark, source_of(server, "l2block"), gateways, 3, key=key, deadline_seconds=240
                 )
                 assert report.is_complete, report.failures
                 assert stored_blocks(node) == expected
@@ -173,7 +173,7 @@ def test_two_that_follow_a_growing_stream_go_on_from_their_checkpoints(
                     numbers=NumberRange(end=block_count),
                     key=key,
                     checkpoint=checkpoint,
-                    deadline_seconds=60,
+                    deadline_seconds=240,
                 )
 
         append(streamer, entries[:600])
@@ -200,7 +200,7 @@ def test_a_stream_file_through_three_publishers_and_a_native_node_is_the_same_on
     source = parse_source(f"file:{path}", {"group_by": "batch", "keep_incomplete": "true"})
     as_network = {"stream_layout": "native", "stream_system_id": 1, "stream_version": 2}
     with node_thread(tmp_path / "node", verification_mode="full", **as_network) as node:
-        report = publish(spark, source, [str(node.grpc_address)], 3, key=key, shards=2, deadline_seconds=60)
+        report = publish(spark, source, [str(node.grpc_address)], 3, key=key, shards=2, deadline_seconds=240)
         assert report.is_complete, report.failures
         stored = [node.store.read_block(number) for number in range(28)]
         with BlockingStreamClient(node.tcp_address.host, node.tcp_address.port) as client:
@@ -226,7 +226,7 @@ def test_a_part_of_a_stream_file(spark: SparkSession, key: KeyPlace, tmp_path: P
             publish(spark, source, ["127.0.0.1:1"], key=key, numbers=numbers)
     with running(FakeNode()) as node:
         report = publish(
-            spark, source, [node.address], key=key, numbers=NumberRange(0, 3), deadline_seconds=60
+            spark, source, [node.address], key=key, numbers=NumberRange(0, 3), deadline_seconds=240
         )
     assert report.is_complete, report.failures
     assert [block.number for block in node.received] == [0, 1, 2]
