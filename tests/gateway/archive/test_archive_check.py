@@ -43,8 +43,9 @@ def words(place: Path, *options: str) -> list[str]:
 
 
 def test_a_sound_archive(archived: Path) -> None:
-    assert run(archived).output.startswith(f"file://{archived}: {SOUND}, ")
-    assert run(archived).output.endswith("bytes: sound\n")
+    said = run(archived).output
+    assert said.startswith(f"file://{archived}: {SOUND}, ")
+    assert said.endswith("bytes: sound\n")
     assert run(archived, "--indexes").output.endswith("bytes: sound; only the indexes were read\n")
     read = found(archived)
     assert (read["last_block"], read["counts"]["note"], read["findings"]) == (191, 0, [])
