@@ -216,7 +216,7 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
         env=os.environ | {"JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout.startswith("Spark does not start: "), done.stderr
