@@ -85,15 +85,15 @@ try:
     import sitecustomize  # of this machine, which this one hides
 except ImportError:
     sys.modules[__name__] = own
+sys.path[:] = [path for path in sys.path if os.path.basename(path) != "pyspark.zip"]
 if "pyspark.daemon" in sys.orig_argv:
-    sys.path[:] = [path for path in sys.path if os.path.basename(path) != "pyspark.zip"]
     for name in ("block_files", "block_stream", "data_stream"):
         importlib.import_module(f"sluice.publishers.spark.{name}")
     if sys.orig_argv[-1] == "pyspark.worker":
         import pandas
     gc.freeze()  # each worker looks for garbage at once
 """
-"""The `sitecustomize` of Spark's daemons, which fork the workers.
+"""The `sitecustomize` of Spark's Python processes, and of the daemons that fork workers.
 
 Without it a daemon compiles PySpark from a zip file, and each worker reads the directory of that file twenty
 times, and imports Sluice and pandas: two seconds of processor time.
