@@ -17,6 +17,7 @@ import pytest
 from sluice.datastream.file.bookmarks import bookmarks_folder
 from sluice.datastream.file.index_database import own_folder
 from sluice.gateway.archive.uploader import RESERVE_BYTES
+from sluice.gateway.blocks.block import Block
 from sluice.gateway.node.node import Node
 from tests.disks import small_file_system
 from tests.gateway.archive.chains import varied_blocks
@@ -30,14 +31,21 @@ CHAIN_BYTES = 560 * MIB
 """More than the disk has, though not more than disk and archive."""
 WINDOW_BYTES = 64 * MIB
 AWAY_SECONDS = 300.0 if os.environ.get("SLUICE_LONG") == "1" else 1.0
-BLOCKS = list(varied_blocks(CHAIN_BYTES, 4))
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[Block]:
+    return list(varied_blocks(CHAIN_BYTES, 4))
 
 
 async def send_until(
-    alice: Publisher, first: int, has_enough: Callable[[], bool] = lambda: False, pause_seconds: float = 0.0
+    alice: Publisher,
+    blocks: list[Block],
+    has_enough: Callable[[], bool] = lambda: False,
+    pause_seconds: float = 0.0,
 ) -> int:
     """Send blocks, each after the last acknowledgement; return the next one, or the one that was refused."""
-    for block in BLOCKS[first:]:
+    for block in blocks:
         if has_enough():
             return block.number
         await alice.block(block)
@@ -47,13 +55,13 @@ async def send_until(
             await alice.expect("closed")
             return block.number
         await asyncio.sleep(pause_seconds)
-    return len(BLOCKS)
+    return blocks[-1].number + 1
 
 
-async def read_local(wire: Wire, number: int) -> None:
+async def read_local(wire: Wire, block: Block) -> None:
     """Read a block in each way."""
-    assert list((await wire.get_block(number)).block.items) == list(BLOCKS[number].items)
-    assert await (await wire.subscribe(number, number)).rest() == [BLOCKS[number], "SUCCESS"]
+    assert list((await wire.get_block(block.number)).block.items) == list(block.items)
+    assert await (await wire.subscribe(block.number, block.number)).rest() == [block, "SUCCESS"]
 
 
 def fill_up(path: Path, reserve: Path) -> None:
@@ -100,7 +108,9 @@ def local_bytes(node: Node) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("no_room", [False, True], ids=["some room", "no room for the bookmarks"])
-async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path, no_room: bool) -> None:
+async def test_a_store_that_is_away_until_the_disk_is_full(
+    tmp_path: Path, blocks: list[Block], no_room: bool
+) -> None:
     with (
         as_s3_user(),
         s3_server() as port,
@@ -116,25 +126,27 @@ async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path, no_ro
         async with running_node(tmp_path / "small" / "node", **settings) as node, wire_to(node) as wire:
             remote, sums = node.store.streamer.remote, node.store.streamer.sums
             alice = await wire.publisher("alice")
-            number = await send_until(alice, 0, lambda: sums.full_count >= 80)
+            number = await send_until(alice, blocks, lambda: sums.full_count >= 80)
             await until(lambda: remote.archived_pages == 64)
 
             proxy.fault = "503"
-            number = await send_until(alice, number, lambda: sums.full_count >= 150, AWAY_SECONDS / 150)
+            number = await send_until(
+                alice, blocks[number:], lambda: sums.full_count >= 150, AWAY_SECONDS / 150
+            )
             assert sums.full_count >= 150  # blocks go on
             await until(lambda: "503" in words_of(node))
             for path in ("/", "/status.json"):
                 assert "503 Service Unavailable" in (await page(node, path))[1]
             assert await is_ready(node), await page(node, "/readyz")
             proxy.fault = "refused"
-            number = await send_until(alice, number, lambda: sums.full_count >= 220)
+            number = await send_until(alice, blocks[number:], lambda: sums.full_count >= 220)
             await until(lambda: says(node, "and the disk is full in"), 0.1)
-            number = await send_until(alice, number)
-            assert number < len(BLOCKS), "the disk did not get full"
+            number = await send_until(alice, blocks[number:])
+            assert number < len(blocks), "the disk did not get full"
             await until(lambda: says(node, "blocks cannot be written: "), 0.1)
             assert remote.archived_pages == 64
             for one in (number - 1, number - 40):
-                await read_local(wire, one)
+                await read_local(wire, blocks[one])
             late = await wire.publisher("late")
             await late.expect(f"end PERSISTENCE_FAILED last {number - 1} about {number}", "closed")
 
@@ -152,16 +164,16 @@ async def test_a_store_that_is_away_until_the_disk_is_full(tmp_path: Path, no_ro
             if no_room:
                 await until(is_reserve_used, 0.01)
             await until(lambda: is_ready(node), 0.1)
-            while number < len(BLOCKS):  # the disk may get full again, where publishing outruns the archive
+            while number < len(blocks):  # the disk may get full again, where publishing outruns the archive
                 await until(lambda: is_ready(node), 0.1)
                 bob = await wire.publisher("bob")
-                begin, number = number, await send_until(bob, number)
+                begin, number = number, await send_until(bob, blocks[number:])
                 assert number > begin or not await is_ready(node)
             await until(lambda: node.reporter.report().archives[0].behind_pages < 128, 0.1)
             await until(lambda: local_bytes(node) <= WINDOW_BYTES + 128 * MIB, 0.1)
             await until(lambda: "archive" not in words_of(node))
             assert await is_ready(node), await page(node, "/readyz")
-            reader = await wire.subscribe(0, len(BLOCKS) - 1)
-            for block in BLOCKS:
+            reader = await wire.subscribe(0, len(blocks) - 1)
+            for block in blocks:
                 assert await reader.next() == block
             assert await reader.rest() == ["SUCCESS"]
