@@ -104,6 +104,7 @@ _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
 assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)
+_SHORT_VARINTS: Final = tuple(bytes((value,)) for value in range(0x80))
 _STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)
 _STREAM_ENTRY_TAG: Final = b"\x82\x3f"
 _ENTRY_TYPE_TAG: Final = b"\x08"
@@ -245,12 +246,21 @@ def stream_entry_of(item: bytes) -> tuple[int, bytes]:
     Raises:
         ItemError: also if the item has another encoding, or no stream can have its entry.
     """
-    entry = _message_of(item, ItemKind.STREAM_ENTRY, block_pb2.StreamEntry)
+    size = len(item)
+    # Behind the tag and the length, if these are as they should be: else the canonical item is another one.
+    offset = 3 if size <= _SIZE_MAX_LENGTH_1 + 1 else 4 if size <= _SIZE_MAX_LENGTH_2 + 1 else 5
+    try:
+        entry = block_pb2.StreamEntry.FromString(item[offset:])
+    except DecodeError:
+        entry = block_pb2.StreamEntry()
     entry_type, data = entry.entry_type, entry.data
-    canonical = stream_entry_item(entry_type, data)
-    if canonical != item:
-        got = f"{len(item)} bytes that are not its canonical form"
-        raise ItemError("stream entry", got, f"{len(canonical)} bytes: entry_type, data and nothing else")
+    if stream_entry_item(entry_type, data) != item:
+        entry = _message_of(item, ItemKind.STREAM_ENTRY, block_pb2.StreamEntry)
+        entry_type, data = entry.entry_type, entry.data
+        canonical = stream_entry_item(entry_type, data)
+        if canonical != item:
+            got = f"{size} bytes that are not its canonical form"
+            raise ItemError("stream entry", got, f"{len(canonical)} bytes: entry_type, data and nothing else")
     if len(data) > DATA_SIZE_MAX:
         raise ItemError("stream entry: data", f"{len(data)} bytes", f"at most {DATA_SIZE_MAX}")
     if entry_type == _ENTRY_TYPE_MAX:
@@ -472,6 +482,8 @@ def fields_of(message: bytes) -> Iterator[ItemField]:
 def varint(value: int) -> bytes:
     """Encode an unsigned integer below 2^64."""
     assert 0 <= value < 1 << 64
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
