@@ -795,7 +795,7 @@ class Settings:
         "archive.cache_bytes",
         Size(64 * MIB, U64_MAX),
         GIB,
-        "Room on the disk for archived pages that readers ask for.",
+        "Room on the disk, for each stream file, for archived pages that readers ask for.",
         unit="bytes",
     )
     archive_endpoint: str | None = row(
