@@ -23,7 +23,7 @@ from typing import IO, Final
 
 from sluice.publishers.errors import PublisherError
 
-__all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
+__all__ = ["START_SECONDS", "NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
 START_SECONDS: Final = 60.0
 """Longest wait for a node to open its block store and listen."""
@@ -57,6 +57,7 @@ class NodeProcess:
         arguments: further words for `sluice serve`.
         prefix: the first words of the command, for another starter of the node.
         is_bound: whether it ends with this process, even a killed one; only with the default module.
+        start_seconds: longest wait for it to listen.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class NodeProcess:
         *,
         prefix: Sequence[str] = (),
         is_bound: bool = False,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         if is_bound:
             module = __name__
@@ -89,7 +91,7 @@ class NodeProcess:
                 start_new_session=True,
             )
         try:
-            self._addresses = self._await_start(log_start)
+            self._addresses = self._await_start(log_start, start_seconds)
         except BaseException:
             self.kill()
             raise
@@ -162,8 +164,8 @@ class NodeProcess:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def _await_start(self, log_start: int) -> dict[str, str]:
-        deadline = time.monotonic() + START_SECONDS
+    def _await_start(self, log_start: int, start_seconds: float) -> dict[str, str]:
+        deadline = time.monotonic() + start_seconds
         with self.log_path.open() as log:
             log.seek(log_start)
             while True:
@@ -176,7 +178,7 @@ class NodeProcess:
                         f"exit status {self._process.returncode}", self._last_words(log_start)
                     )
                 if time.monotonic() > deadline:
-                    raise NodeNotStarted(f"silence for {START_SECONDS:g} s", self._last_words(log_start))
+                    raise NodeNotStarted(f"silence for {start_seconds:g} s", self._last_words(log_start))
                 time.sleep(_LOOK_SECONDS)
 
     def _last_words(self, log_start: int) -> str:

@@ -1,6 +1,7 @@
 """A chain longer than the disk: readers, the disk, a new node, and stores that lie, at full size.
 
     python -m tests.gateway.archive.long_chain DIR --bytes 4GiB --window 256MiB
+    python -m tests.gateway.archive.long_chain DIR --bytes 1GiB --window 256MiB --stream datastream.bin
 
     publishers ──┬──▶ a node with an archive ──▶ five TCP readers from entry 0, a subscriber from block 0
                  └──▶ a node that keeps all  ──▶ what they must have got
@@ -8,6 +9,10 @@
 The readers begin while the chain grows, so most of what they read has left the disk. Then a new node begins
 with the archive, and others with copies of it that lie. Each claim has a line with its figures; one that does
 not hold makes the exit status 1.
+
+With `--stream` the nodes have the native layout, and the chain is a network's stream, repeated: in each copy
+the numbers of batches and L2 blocks go on, and so does the time. There, a node that begins with the archive
+verifies all of it before it serves, and can begin only where both streams have a segment.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import select
@@ -27,7 +33,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvloop
@@ -35,20 +41,36 @@ import uvloop
 from sluice.datastream import DataStreamer
 from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.errors import DatastreamError
-from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES
-from sluice.datastream.layout import PAGE_SIZE, page_number_of, page_start
+from sluice.datastream.events.events import event_of
+from sluice.datastream.events.network_events import (
+    BatchEnd,
+    BatchStart,
+    Bookmark,
+    BookmarkType,
+    L2Block,
+    L2BlockEnd,
+    NetworkEvent,
+    Transaction,
+    UpdateGer,
+)
+from sluice.datastream.file.remote_pages import ROOTS_KEY, SEGMENT_PAGES, digest_of
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_number_of, page_start
 from sluice.gateway.archive.objects import open_store
-from sluice.gateway.archive.segment_check import read_segment_index, segment_names
+from sluice.gateway.archive.segment_check import fetch_pages, read_segment_index, segment_names
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import varint
 from sluice.gateway.settings.kinds import Size, size_text
+from sluice.publishers.blocks.block_items import proof_item
+from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from sluice.publishers.client.client import ClientOptions
 from sluice.publishers.client.racing import Racer, race
-from sluice.publishers.demo.node_process import NodeNotStarted, NodeProcess
+from sluice.publishers.demo.node_process import START_SECONDS, NodeNotStarted, NodeProcess
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_follower import BlockFollower
+from sluice.publishers.sources.stream_runs import PagesReader
 from sluice.publishers.verify.verify_sources import StoredSource
 from tests.gateway.archive.chains import varied_blocks
-from tests.nodes import ledger_key
+from tests.nodes import KEY, ledger_key
 
 MIB = 1 << 20
 SEGMENT_BYTES = SEGMENT_PAGES * PAGE_SIZE
@@ -56,11 +78,17 @@ MODULE = "tests.gateway.archive.long_chain"
 READERS = 5
 FIRST_ENTRY_SECONDS_MAX = 5.0
 SAMPLE_SECONDS = 0.05
+RULE = "15"
+"""Five L2 blocks. With a batch in each block, the stream of blocks fills its first segment after 6 GiB."""
 WAIT_SECONDS = 600.0
+VERIFY_SECONDS = 3600.0
+"""Longest time in which a node verifies a whole archive before it serves."""
 AHEAD_BYTES = 32 * MIB
 """How far one publisher may be ahead of the other."""
 BESIDE_BYTES = 16 * MIB
-"""The bookmarks, and the other files of a data folder."""
+"""The bookmarks, and the other files of a data folder. Those of a network are counted apart: it has one for
+each L2 block, of a few hundred bytes.
+"""
 _START = struct.pack(">QQQ", 1, 1, 0)
 _OK_SIZE = 11
 _TOTAL_LENGTH_AT = 38
@@ -78,13 +106,91 @@ def say(line: str) -> None:
 class Verdicts:
     """What was found."""
 
+    held: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def add(self, claim: str, figures: str, *, holds: bool) -> None:
         """Print a claim with its figures."""
         say(f"{'holds' if holds else 'FAILS'}  {claim}: {figures}")
-        if not holds:
-            self.failed.append(claim)
+        (self.held if holds else self.failed).append(claim)
+
+
+# --- a network's stream, repeated ---------------------------------------------------------------------------
+
+_RISING: dict[type[NetworkEvent], dict[str, str]] = {
+    BatchStart: {"number": "batch"},
+    L2Block: {"number": "block", "batch_number": "batch", "timestamp": "seconds"},
+    Transaction: {"l2block_number": "block"},
+    BatchEnd: {"number": "batch"},
+    UpdateGer: {"batch_number": "batch", "timestamp": "seconds"},
+    L2BlockEnd: {"number": "block"},
+}
+"""The fields that go on rising, and what they count. They are the first of their messages."""
+_OF_BOOKMARK = {BookmarkType.BATCH: "batch", BookmarkType.L2_BLOCK: "block"}
+
+
+class _Mould:
+    """An event without the numbers that rise, which are encoded anew for each copy."""
+
+    def __init__(self, event: NetworkEvent) -> None:
+        if isinstance(event, Bookmark):
+            rising = {"value": _OF_BOOKMARK[BookmarkType(event.type)]}
+            self._before, self._behind = replace(event, value=0).encode(), b""
+        else:
+            rising = _RISING[type(event)]
+            self._before = b""
+            self._behind = replace(event, **dict.fromkeys(rising, 0)).encode()  # type: ignore[type-var]
+        tags = {one.name: varint(one.number << 3) for one in event.TABLE.fields}
+        self.entry_type = event.ENTRY_TYPE
+        self.numbers = [(tags[name], what, getattr(event, name)) for name, what in rising.items()]
+
+    def cast(self, steps: dict[str, int]) -> bytes:
+        """Return the data of the entry, with numbers that are so much higher."""
+        data = self._before
+        for tag, what, number in self.numbers:
+            if number + steps[what]:  # a field with 0 is left out
+                data += tag + varint(number + steps[what])
+        return data + self._behind
+
+
+def repeated_entries(stream: Path, first_copy: int = 0) -> Iterator[Entry]:
+    """Yield a network's entries again and again, without its last batch, which may have no end.
+
+    Types, data and sizes are those of the network, but for the numbers and times, which rise from copy to
+    copy. Copy 0 is the network's own.
+    """
+    with PagesReader(stream) as reader:
+        events = [event_of(one) for page in reader.pages_from(reader.run_from(0)) for one in page]
+    last = max(place for place, one in enumerate(events) if isinstance(one, BatchStart))
+    end = last - isinstance(events[last - 1], Bookmark)
+    moulds = [_Mould(one) for one in events[:end] if isinstance(one, NetworkEvent)]
+    assert len(moulds) == end, "not the events of a current network"
+    seen: dict[str, list[int]] = {"batch": [], "block": [], "seconds": []}
+    for mould in moulds:
+        for _, what, value in mould.numbers:
+            seen[what].append(value)
+    spans = {what: max(values) - min(values) + 1 for what, values in seen.items()}
+    number = 0
+    for copy in itertools.count(first_copy):
+        steps = {what: copy * span for what, span in spans.items()}
+        for mould in moulds:
+            yield Entry(mould.entry_type, number, mould.cast(steps))
+            number += 1
+
+
+def network_blocks(size_bytes: int, first_copy: int, stream: Path, rule: str) -> Iterator[Block]:
+    """Yield signed blocks of these entries, as the publishers make them, of that size together."""
+    maker = StreamBlocks(Grouping.parse(rule))
+    for entry in repeated_entries(stream, first_copy):
+        block = maker.feed(entry.number, entry.type, entry.data)
+        if block is None:
+            continue
+        root_hash = maker.point.chain.previous_root_hash  # of this block: it is the last one that is linked
+        block = Block(block.number, (*block.items, proof_item(block.number, KEY.sign(root_hash))))
+        yield block
+        size_bytes -= sum(map(len, block.items))
+        if size_bytes <= 0:
+            return
 
 
 # --- publishers, readers and a subscriber, each in a process of its own -------------------------------------
@@ -93,12 +199,16 @@ class Verdicts:
 async def _each(blocks: Iterator[Block]) -> AsyncIterator[Block]:
     for block in blocks:
         yield block
+        await asyncio.sleep(0)  # to make a block may take as long as to send one
 
 
-def publish(size_bytes: str, seed: str, *gateways: str) -> None:
-    """Publish a chain to each node, as fast as the slower one takes it."""
+def publish(size_bytes: str, seed: str, stream: str, rule: str, *gateways: str) -> None:
+    """Publish a chain to each node, as fast as the slower one takes it: made up, or of a network's stream."""
     racers = [Racer(f"publisher-{place}", (one,)) for place, one in enumerate(gateways)]
-    blocks = varied_blocks(int(size_bytes), int(seed))
+    if stream:
+        blocks = network_blocks(int(size_bytes), int(seed) - 1, Path(stream), rule)
+    else:
+        blocks = varied_blocks(int(size_bytes), int(seed))
     reports = uvloop.run(race(_each(blocks), racers, ClientOptions(), AHEAD_BYTES))
     assert all(report.unacknowledged == 0 for report in reports), reports
 
@@ -182,23 +292,26 @@ class Child:
 # --- the disk -----------------------------------------------------------------------------------------------
 
 
-def local_bytes(folder: Path, process_id: int) -> int:
+def local_bytes(folder: Path, process_id: int) -> tuple[int, int]:
     """Return what a folder takes on the disk, with the files without a name that a node and its helpers have
-    open.
+    open: all but the bookmarks, and the bookmarks.
     """
     sizes: dict[int, int] = {}
+    bookmarks: dict[int, int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             status = path.stat()
-            sizes[status.st_ino] = 512 * status.st_blocks
+            is_bookmarks = path.relative_to(folder).parts[0].endswith(".db")
+            (bookmarks if is_bookmarks else sizes)[status.st_ino] = 512 * status.st_blocks
     for number in (process_id, *_children(process_id)):
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{number}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     if str(link.readlink()).startswith(f"{folder}/"):
                         status = link.stat()
-                        sizes[status.st_ino] = 512 * status.st_blocks
-    return sum(sizes.values())
+                        if status.st_ino not in bookmarks:
+                            sizes[status.st_ino] = 512 * status.st_blocks
+    return sum(sizes.values()), sum(bookmarks.values())
 
 
 def _children(process_id: int) -> list[int]:
@@ -211,9 +324,11 @@ def _children(process_id: int) -> list[int]:
 class DiskWatch:
     """Samples what a node's folder takes. A context manager."""
 
-    def __init__(self, node: NodeProcess) -> None:
-        self.peak_bytes = self.sample_count = self.behind_pages_max = 0
+    def __init__(self, node: NodeProcess, *, bookmarks_apart: bool) -> None:
+        self.peak_bytes = self.bookmarks_peak_bytes = self.sample_count = self.behind_pages_max = 0
+        """`peak_bytes` is of everything, or of all but the bookmarks if these are counted apart."""
         self._node = node
+        self._is_apart = bookmarks_apart
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -227,25 +342,27 @@ class DiskWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, local_bytes(self._node.data_dir, self._node.process_id))
+            taken, bookmarks = local_bytes(self._node.data_dir, self._node.process_id)
+            self.peak_bytes = max(self.peak_bytes, taken + (0 if self._is_apart else bookmarks))
+            self.bookmarks_peak_bytes = max(self.bookmarks_peak_bytes, bookmarks)
             self.sample_count += 1
             if self.sample_count % 20 == 0:
                 with contextlib.suppress(OSError):
-                    behind = metric(self._node, "sluice_archive_behind_pages")
+                    behind = max(metric(self._node, "sluice_archive_behind_pages"))
                     self.behind_pages_max = max(self.behind_pages_max, int(behind))
 
 
-def metric(node: NodeProcess, name: str) -> float:
-    """Return a metric of a node, whatever its labels."""
-    return next(value for key, value in node.metrics().items() if key.split("{")[0] == name)
+def metric(node: NodeProcess, name: str) -> list[float]:
+    """Return a metric of a node, for each of its labels: in the native layout there are two archives."""
+    return [value for key, value in node.metrics().items() if key.split("{")[0] == name]
 
 
 # --- what a stream has --------------------------------------------------------------------------------------
 
 
-def total_length(folder: Path) -> int:
+def total_length(folder: Path, name: str = "datastream.bin") -> int:
     """Return the committed length of a node's stream file."""
-    with (folder / "datastream.bin").open("rb") as file:
+    with (folder / name).open("rb") as file:
         return int.from_bytes(os.pread(file.fileno(), 8, _TOTAL_LENGTH_AT), "big")
 
 
@@ -286,19 +403,76 @@ def entry_bytes(folder: Path, place: Path) -> int:
     return size + max(0, length - page_start(SEGMENT_PAGES * len(names)))
 
 
+def compare_pages(whole: Path, part: Path, place: Path) -> tuple[str, bool]:
+    """Compare the stream file of a node that keeps all with what another one has archived and kept.
+
+    Returns:
+        The figures, and whether header and pages are the same.
+    """
+    archived = local = 0
+    store = open_store(f"file://{place}")
+    with (
+        DataStreamer.open(part, read_only=True) as streamer,
+        whole.open("rb") as wanted,
+        part.open("rb") as kept,
+    ):
+
+        def page_of(number: int) -> bytes:
+            return os.pread(wanted.fileno(), PAGE_SIZE, page_start(number))
+
+        same = os.pread(wanted.fileno(), HEADER_PAGE_SIZE, 0) == os.pread(kept.fileno(), HEADER_PAGE_SIZE, 0)
+        for name in segment_names(store):
+            pages = fetch_pages(store, read_segment_index(store, name))
+            for number, page in enumerate(pages, name.first_page):
+                same = same and page == page_of(number)
+                archived += 1
+        count = page_number_of(streamer.committed.total_length - 1) + 1
+        for number in range(streamer.remote.end, count):
+            same = same and os.pread(kept.fileno(), PAGE_SIZE, page_start(number)) == page_of(number)
+            local += 1
+        same = same and streamer.remote.end <= archived
+    return f"{whole.name} {archived} pages of the archive, {local} of the disk, {count} in all", same
+
+
 # --- the proof ----------------------------------------------------------------------------------------------
 
 
 class LongChain:
-    """The proof, in a folder."""
+    """The proof, in a folder.
 
-    def __init__(self, folder: Path, size_bytes: int, window_bytes: int, cache_bytes: int, seed: int) -> None:
+    Args:
+        stream: a network's stream file, which is repeated; None: the chain is made up.
+        rule: which entries of the network make a block, as `sluice publish --group-by`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        size_bytes: int,
+        window_bytes: int,
+        cache_bytes: int,
+        seed: int,
+        stream: Path | None = None,
+        rule: str = RULE,
+    ) -> None:
         self.folder = folder.absolute()
+        self.stream = stream
+        self.rule = rule
         self.size_bytes = size_bytes
         self.window_bytes = window_bytes
         self.cache_bytes = cache_bytes
         self.seed = seed
         self.place = self.folder / "archive"
+        self.names = ["datastream.bin"]
+        """The stream files of a node."""
+        self.node_words: list[str] = []
+        if stream is not None:
+            with PagesReader(stream) as reader:
+                header = reader.header
+            self.names.append("blocks.bin")
+            self.node_words += ["--stream-layout", "native", "--stream-system-id", str(header.system_id)]
+            self.node_words += ["--stream-version", str(header.version)]
+            self.node_words += ["--stream-type", str(header.stream_type)]
         self.verdicts = Verdicts()
         self.roots: dict[int, bytes | None] = {}
 
@@ -306,8 +480,11 @@ class LongChain:
         """Return whether all claims hold."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.publish_and_read()
-        self.begin_anew()
-        self.refuse_liars()
+        if self.stream is None or all(self.segments(self.place_of(name)) for name in self.names):
+            self.begin_anew()
+            self.refuse_liars()
+        else:
+            say("no node can begin with this archive: the stream of blocks fills no segment yet")
         say(f"{len(self.verdicts.failed)} of the claims fail")
         return not self.verdicts.failed
 
@@ -317,8 +494,23 @@ class LongChain:
         if place is not None:
             archive += ["--archive-local-bytes", size_text(self.window_bytes)]
             archive += ["--archive-cache-bytes", size_text(self.cache_bytes)]
-        arguments = ["--ledger-key", ledger_key(), *archive, *words]
-        return NodeProcess(self.folder / name, self.folder / f"{name}.log", arguments, is_bound=True)
+        arguments = ["--ledger-key", ledger_key(), *self.node_words, *archive, *words]
+        return NodeProcess(
+            self.folder / name,
+            self.folder / f"{name}.log",
+            arguments,
+            is_bound=True,
+            start_seconds=START_SECONDS if self.stream is None else VERIFY_SECONDS,
+        )
+
+    def publisher(self, size_bytes: int, seed: int, rule: str, *nodes: NodeProcess) -> Child:
+        """Start a publisher of a chain to each node."""
+        stream = "" if self.stream is None else self.stream.absolute()
+        return Child("publish", size_bytes, seed, stream, rule, *(node.grpc for node in nodes))
+
+    def place_of(self, name: str) -> Path:
+        """Return the place of a stream file's archive."""
+        return self.place if name == self.names[0] else self.place / "blocks"
 
     # --- the readers and the disk ---------------------------------------------------------------------------
 
@@ -329,15 +521,15 @@ class LongChain:
             contextlib.ExitStack() as stack,
             self.node("all") as plain,
             self.node("archived", place=self.place) as node,
-            DiskWatch(node) as disk,
+            DiskWatch(node, bookmarks_apart=self.stream is not None) as disk,
         ):
             publisher = stack.enter_context(
-                Child("publish", self.size_bytes, self.seed, plain.grpc, node.grpc)
+                self.publisher(self.size_bytes, self.seed, self.rule, plain, node)
             )
             readers: list[Child] = []
             subscriber = None
             while publisher.process.poll() is None:
-                written = total_length(node.data_dir) / self.size_bytes
+                written = sum(total_length(node.data_dir, name) for name in self.names) / self.size_bytes
                 if len(readers) < READERS and written >= len(readers) / READERS:
                     readers.append(stack.enter_context(Child("read", *node.tcp)))
                 if subscriber is None and written >= 1 / 2:
@@ -346,8 +538,8 @@ class LongChain:
             seconds = time.monotonic() - begun
             assert publisher.process.returncode == 0, "the publishers failed"
             assert subscriber is not None
-            last = int(metric(node, "sluice_last_block"))
-            assert last == int(metric(plain, "sluice_last_block"))
+            last = int(metric(node, "sluice_last_block")[0])
+            assert last == int(metric(plain, "sluice_last_block")[0])
             rate = f"{self.size_bytes / MIB / seconds:.0f} MiB/s"
             say(f"{last + 1} blocks to both in {seconds:.0f} s, {rate}; load {os.getloadavg()[0]:.1f}")
             plain.stop()
@@ -355,8 +547,8 @@ class LongChain:
             got = [reader.result(wanted[0]) for reader in readers]
             blocks = subscriber.result(last)
             reading_seconds = time.monotonic() - begun
-            _until(lambda: metric(node, "sluice_archive_behind_pages") < 2 * SEGMENT_PAGES)
-            read_bytes = metric(node, "sluice_archive_read_bytes")
+            _until(lambda: max(metric(node, "sluice_archive_behind_pages")) < 2 * SEGMENT_PAGES)
+            read_bytes = sum(metric(node, "sluice_archive_read_bytes"))
         wanted_blocks, self.roots = blocks_of(self.folder / "all")
         self.verdicts.add(
             f"{READERS} TCP readers from entry 0 get every byte",
@@ -369,13 +561,26 @@ class LongChain:
             f"{blocks[0]} of {wanted_blocks[0]} blocks",
             holds=blocks == wanted_blocks,
         )
-        bound = self.window_bytes + self.cache_bytes + SEGMENT_BYTES + BESIDE_BYTES
+        compared = [
+            compare_pages(self.folder / "all" / name, self.folder / "archived" / name, self.place_of(name))
+            for name in self.names
+        ]
+        self.verdicts.add(
+            "archive and disk have the bytes of the node that keeps all",
+            ", ".join(figures for figures, _ in compared),
+            holds=all(same for _, same in compared),
+        )
+        bookmarks = f"{disk.bookmarks_peak_bytes / MIB:.0f} MiB of bookmarks"
+        apart = "" if self.stream is None else f", without {bookmarks}"
+        each = self.window_bytes + self.cache_bytes + SEGMENT_BYTES
+        second = sum(min(each, total_length(self.folder / "all", name)) for name in self.names[1:])
+        bound = each + second + BESIDE_BYTES
         self.verdicts.add(
             "the disk stays below window + cache + one segment",
-            f"at most {disk.peak_bytes / MIB:.0f} MiB in {disk.sample_count} samples, bound "
+            f"at most {disk.peak_bytes / MIB:.0f} MiB{apart} in {disk.sample_count} samples, bound "
             f"{self.window_bytes // MIB} + {self.cache_bytes // MIB} + {SEGMENT_BYTES // MIB} + "
-            f"{BESIDE_BYTES // MIB} for bookmarks = {bound // MIB}; up to {disk.behind_pages_max} pages "
-            f"were not archived",
+            f"{second // MIB} for a second file + {BESIDE_BYTES // MIB} beside = {bound // MIB}; "
+            f"up to {disk.behind_pages_max} pages were not archived",
             holds=disk.sample_count > 0 and disk.peak_bytes <= bound,
         )
 
@@ -389,13 +594,15 @@ class LongChain:
                 client.start(0)
                 assert next(client.entries()).number == 0
             seconds = time.monotonic() - begun
-            taken = local_bytes(node.data_dir, node.process_id)
-            self.verdicts.add(
-                "a new node serves its first entry",
-                f"{seconds:.2f} s after it was started, goal {FIRST_ENTRY_SECONDS_MAX:.0f}; "
-                f"{taken / MIB:.0f} MiB on its disk",
-                holds=seconds <= FIRST_ENTRY_SECONDS_MAX,
-            )
+            taken = sum(local_bytes(node.data_dir, node.process_id))
+            claim, figures = "a new node serves its first entry", f"{seconds:.2f} s after it was started"
+            disk = f"{taken / MIB:.0f} MiB on its disk"
+            if self.stream is None:
+                goal = f"goal {FIRST_ENTRY_SECONDS_MAX:.0f}"
+                holds = seconds <= FIRST_ENTRY_SECONDS_MAX
+                self.verdicts.add(claim, f"{figures}, {goal}; {disk}", holds=holds)
+            else:
+                say(f"{claim} {figures}: it has verified all before; {disk}")
             size = entry_bytes(node.data_dir, self.place)
             with Child("read", *node.tcp) as reader:
                 got = reader.result(size)
@@ -404,6 +611,13 @@ class LongChain:
             f"{got[0]} of {size} bytes",
             holds=got == entries_of(self.folder / "all", size),
         )
+        if self.stream is None:
+            self._look_at_roots()
+        else:
+            self._look_at_pages()
+        shutil.rmtree(self.folder / "new")
+
+    def _look_at_roots(self) -> None:
         store, proved, count = open_store(f"file://{self.place}"), 0, 0
         with DataStreamer.open(self.folder / "new" / "datastream.bin") as streamer:
             for name in segment_names(store):
@@ -418,7 +632,27 @@ class LongChain:
             f"{proved} of the {count} in the archive are noted, and those of the node that keeps all",
             holds=proved == count > 0,
         )
-        shutil.rmtree(self.folder / "new")
+
+    def _look_at_pages(self) -> None:
+        same = count = by_digest = 0
+        for name in self.names:
+            with (
+                DataStreamer.open(self.folder / "new" / name, read_only=True) as streamer,
+                (self.folder / "all" / name).open("rb") as wanted,
+            ):
+                for number in range(page_number_of(streamer.committed.total_length - 1)):
+                    page = os.pread(wanted.fileno(), PAGE_SIZE, page_start(number))
+                    if 1 <= number < streamer.remote.end:
+                        same += streamer.remote.digest(number) == digest_of(page)
+                        by_digest += 1
+                    else:
+                        same += os.pread(streamer.fileno(), PAGE_SIZE, page_start(number)) == page
+                    count += 1
+        self.verdicts.add(
+            "a new node has every full page, or its verified digest",
+            f"{same} of {count} pages are those of the node that keeps all, {by_digest} by their digests",
+            holds=same == count and by_digest > 0,
+        )
 
     # --- stores that lie ------------------------------------------------------------------------------------
 
@@ -426,18 +660,18 @@ class LongChain:
         """Begin nodes with copies of the archive that lie."""
         other = self.folder / "other"
         with self.node("other-node", place=other) as node:
-            with Child("publish", 2 * SEGMENT_BYTES, self.seed + 1, node.grpc) as publisher:
+            with self.publisher(SEGMENT_BYTES * 5 // 4, self.seed + 1, "batch", node) as publisher:
                 assert publisher.process.wait() == 0
-            _until(lambda: metric(node, "sluice_archived_pages") >= SEGMENT_PAGES)
-        names = [path.name for path in self._segments(self.place)]
+            _until(lambda: max(metric(node, "sluice_archived_pages")) >= SEGMENT_PAGES)
+        names = [path.name for path in self.segments(self.place)]
         first = names[0][:12]
         # The footer of the last block refuses another root hash; what does not fit has its object named.
         tree = "root_hash_of_all_block_hashes_tree"
         liars: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
             ("swaps two segments", self._swap, (names[0],)),
             ("flips a byte of an index", self._flip_index, (names[1], tree)),
-            ("drops a segment", lambda place: self._segments(place)[1].unlink(), ("the one of page 64",)),
-            ("serves another chain's segment", self._another_chain, (names[1], tree)),
+            ("drops a segment", lambda place: self.segments(place)[1].unlink(), ("the one of page 64",)),
+            ("serves another chain's segment", self._another_chain, (names[1], tree, "block 0: ")),
         ]
         for what, lie, words in liars:
             with self._copy() as place:
@@ -447,13 +681,14 @@ class LongChain:
             self.verdicts.add(f"a store that {what} is refused", said, holds=holds)
         with self._copy() as place:
             self._flip_page(place)
-            said = self._read_refusal(place)
+            said = self._read_refusal(place) if self.stream is None else self._refusal(place)
         self.verdicts.add("a store that flips a byte of a page is refused", said, holds=first in said)
         shutil.rmtree(other)
         shutil.rmtree(self.folder / "other-node")
 
     @staticmethod
-    def _segments(place: Path) -> list[Path]:
+    def segments(place: Path) -> list[Path]:
+        """Return the segments of an archive, in order."""
         return sorted((place / "segments").glob("*.seg"))
 
     @contextlib.contextmanager
@@ -492,7 +727,7 @@ class LongChain:
         return "nothing: the stream ended"
 
     def _swap(self, place: Path) -> None:
-        first, second = self._segments(place)[:2]
+        first, second = self.segments(place)[:2]
         first.rename(place / "kept")
         second.rename(first)
         (place / "kept").rename(second)
@@ -504,16 +739,16 @@ class LongChain:
         path.write_bytes(data)
 
     def _flip_index(self, place: Path) -> None:
-        path = self._segments(place)[1]
+        path = self.segments(place)[1]
         self._changed(path, path.stat().st_size - 200)
 
     def _flip_page(self, place: Path) -> None:
-        path = self._segments(place)[0]
+        path = self.segments(place)[0]
         self._changed(path, path.stat().st_size // 3)
 
     def _another_chain(self, place: Path) -> None:
-        self._segments(place)[0].unlink()
-        theirs = self._segments(self.folder / "other")[0]
+        self.segments(place)[0].unlink()
+        theirs = self.segments(self.folder / "other")[0]
         shutil.copy(theirs, place / "segments" / theirs.name)
 
 
@@ -537,8 +772,18 @@ def main() -> int:
     parser.add_argument("--window", type=size, default=size("128MiB"), help="archive.local_bytes (128MiB)")
     parser.add_argument("--cache", type=size, default=size("64MiB"), help="archive.cache_bytes (64MiB)")
     parser.add_argument("--seed", type=int, default=1, help="decides the content of the blocks")
+    parser.add_argument("--stream", type=Path, help="a network's stream file: the chain is this, repeated")
+    parser.add_argument("--group-by", default=RULE, help=f"which of its entries make a block ({RULE})")
     options = parser.parse_args()
-    chain = LongChain(options.folder, options.bytes, options.window, options.cache, options.seed)
+    chain = LongChain(
+        options.folder,
+        options.bytes,
+        options.window,
+        options.cache,
+        options.seed,
+        options.stream,
+        options.group_by,
+    )
     return 0 if chain.run() else 1
 
 
