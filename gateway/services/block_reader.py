@@ -134,7 +134,7 @@ class BlockReader:
     def _read(self, position: Position, last_number: int | None) -> Batch:
         entry_number, block_number, in_block = position
         messages = BlockMessages(block_number, in_block=in_block, set_bytes_max=self._set_bytes_max)
-        total_entries = self._store.streamer.committed.total_entries
+        total_entries = self._store.total_entries
         try:
             while entry_number < total_entries:
                 wanted = self._set_bytes_max - messages.size_bytes

@@ -232,6 +232,11 @@ class BlockStore:
         return (self.streamer,) if self.pair is None else (self.pair.network, self.streamer)
 
     @property
+    def total_entries(self) -> int:
+        """The entries that readers of blocks see."""
+        return self.streamer.committed.total_entries if self.pair is None else self.pair.whole_entries
+
+    @property
     def first_available(self) -> int | None:
         """The first block that can be read, here or in the archive; None: the store is empty."""
         remote = self.streamer.remote

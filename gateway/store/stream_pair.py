@@ -232,6 +232,11 @@ class StreamPair:
         """Yield entries of the block stream as they are in layout 2."""
         return whole_blocks(entries, network_reader(self.network))
 
+    @property
+    def whole_entries(self) -> int:
+        """The entries of the block stream whose blocks are in both files: during a commit it has more."""
+        return self._whole[0]
+
     def columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes], list[int]]:
         """Return types and data as `whole` does, and the number after each, until it has `size_wanted` bytes.
 
@@ -242,7 +247,7 @@ class StreamPair:
         column: list[bytes] = []
         numbers: list[int] = []
         left = size_wanted
-        for entry in self.whole(self.blocks.read_entries(from_number)):
+        for entry in self.whole(self.blocks.read_entries(from_number, self.whole_entries)):
             if left <= 0 and numbers[-1] != entry.number + 1:
                 break  # the entries of a mark stay together: it is one entry of the block stream
             types.append(entry.type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -28,6 +29,7 @@ from sluice.datastream.layout import (
 from sluice.gateway.blocks.items import stream_entry_item
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.errors import Fatal
+from sluice.gateway.services.block_reader import BlockReader, Position
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.store.chain_file import read_snapshot
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
@@ -135,6 +137,29 @@ def test_blocks_are_stored_in_two_files_and_read_back(tmp_path: Path) -> None:
             check(store, len(BLOCKS))
     with pytest.raises(Fatal, match=r"stream.layout: got block, expected native, as in "):
         BlockStore.open(tmp_path, layout="block")
+
+
+def test_subscribers_see_a_block_when_it_is_in_both_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(opened(tmp_path)) as store:
+        grow(store, *BLOCKS[:2])
+        assert store.pair is not None
+        reader = BlockReader(store, set_bytes_max=1 << 24)
+        finish = store.pair.network.finish_commit
+        total_entries, seen = store.total_entries, []
+
+        def look_before() -> None:
+            """Read while the block stream is committed, and the network's is not."""
+            assert store.streamer.committed.total_entries > total_entries
+            seen.append(asyncio.run(reader.read(Position(0, 0, in_block=False))).following)
+            finish()
+
+        monkeypatch.setattr(store.pair.network, "finish_commit", look_before)
+        grow(store, BLOCKS[2])
+        reader.close()
+        assert seen == [Position(total_entries, 2, in_block=False)]
+        assert store.total_entries == store.streamer.committed.total_entries > total_entries
 
 
 def test_a_folder_of_blocks_does_not_become_native(tmp_path: Path) -> None:
