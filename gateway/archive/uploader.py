@@ -62,11 +62,9 @@ ROOM_PAGES: Final = 16
 NICENESS: Final = 19
 """Of the process that builds a segment. A thread of ours is not nice: where it waits for a processor with
 Python's lock held, the event loop waits, too."""
-ROOM_BYTES: Final = 256 << 20
-"""A disk with less room is full soon."""
 RESERVE_BYTES: Final = 8 << 20
 """Room for the bookmark DB on a full disk: to be opened again, and to note a segment, which makes room."""
-NOTE_SECONDS: Final = 0.1
+NOTE_SECONDS: Final = 0.05
 """Time between two attempts to note a segment."""
 _READ_BACK_BYTES: Final = 8 << 20
 _COMPARED_BYTES: Final = 1 << 19
@@ -233,7 +231,7 @@ class Uploader:
         if not self._plan.local_bytes or self._reserve.exists():
             return
         with contextlib.suppress(OSError):
-            if shutil.disk_usage(self._reserve.parent).free > ROOM_BYTES:
+            if shutil.disk_usage(self._reserve.parent).free > 2 * RESERVE_BYTES:
                 with self._reserve.open("xb") as file:
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
