@@ -72,7 +72,7 @@ __all__ = [
 FORMAT: Final = 1
 STREAM_NAME: Final = "stream.json"
 _COMPRESSION_LEVEL: Final = 1
-"""Level 3 takes 2.4 times the processor time, for objects of blocks that are 6 % smaller."""
+"""Level 3 takes 2.4 times the processor time, for objects that are 1 to 6 % smaller."""
 _SKIPPABLE_MAGIC: Final = 0x184D2A50
 _SKIPPABLE: Final = struct.Struct("<II")
 """Magic, bytes that follow."""
