@@ -11,6 +11,7 @@ Python walks a page of small entries in 5 ms, with its lock held.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -174,7 +175,8 @@ def main(socket_fd: str, niceness: str) -> None:
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
-            theirs.send(json.dumps(said).encode())
+            with contextlib.suppress(BrokenPipeError):  # the node was killed
+                theirs.send(json.dumps(said).encode())
 
 
 if __name__ == "__main__":
