@@ -227,12 +227,13 @@ class Uploader:
         return True
 
     def _keep_reserve(self) -> None:
-        """Take the reserve again, where it was used and there is room."""
-        if not self._plan.local_bytes or self._reserve.exists():
-            return
+        """Take the reserve again, where it was used, or a kill left a part of it, and there is room."""
         with contextlib.suppress(OSError):
+            is_whole = self._reserve.exists() and self._reserve.stat().st_size == RESERVE_BYTES
+            if not self._plan.local_bytes or is_whole:
+                return
             if shutil.disk_usage(self._reserve.parent).free > 2 * RESERVE_BYTES:
-                with self._reserve.open("xb") as file:
+                with self._reserve.open("wb") as file:
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def _note(self) -> None:

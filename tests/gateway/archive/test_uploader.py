@@ -30,7 +30,7 @@ from sluice.gateway.archive.segment import (
     segment_of,
     segment_prefix,
 )
-from sluice.gateway.archive.uploader import Uploader, UploaderPlan, verify_segment
+from sluice.gateway.archive.uploader import RESERVE_BYTES, Uploader, UploaderPlan, verify_segment
 from tests.gateway.archive.stores import FaultProxy, as_s3_user, s3_server, s3_store
 
 MIB = 1 << 20
@@ -385,6 +385,20 @@ def test_the_marks_are_on_disk_when_pages_go(
         with pytest.raises(EntriesArchived):
             again.truncate_file(100)
         again.truncate_file(130)
+
+
+@pytest.mark.parametrize("left_bytes", [None, 0, 4096])
+def test_a_reserve_that_is_not_whole_is_taken_again(
+    streamer: DataStreamer, store: ArchiveStore, left_bytes: int | None
+) -> None:
+    reserve = streamer.path.with_suffix(".reserve")
+    if left_bytes is not None:
+        reserve.write_bytes(bytes(left_bytes))
+    Uploader(streamer, store, plan_of(streamer))._keep_reserve()  # keeps everything: it needs none
+    assert reserve.exists() == (left_bytes is not None)
+    Uploader(streamer, store, plan_of(streamer, local_bytes=64 * MIB))._keep_reserve()
+    status = reserve.stat()
+    assert status.st_size == RESERVE_BYTES <= status.st_blocks * 512
 
 
 def test_entries_that_may_change_are_not_archived(streamer: DataStreamer, store: ArchiveStore) -> None:
