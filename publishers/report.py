@@ -21,6 +21,7 @@ from typing import Any, Final
 from sluice.publishers.limits import LATENCY_SAMPLES_MAX
 
 __all__ = [
+    "AcknowledgementRate",
     "JobFailure",
     "JobProgress",
     "JobReport",
@@ -236,6 +237,22 @@ class QueryTotals:
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------
+
+
+class AcknowledgementRate:
+    """The rate of acknowledgements: that of the publisher with the most, as each hears of every block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._at = 0.0
+
+    def of(self, rows: Iterable[PublishReport], since: float, now: float) -> float:
+        """Return acknowledgements a second, from `since` to the newest one; times are in seconds."""
+        count = max((row.acknowledged for row in rows), default=0)
+        if count != self._count:
+            self._count, self._at = count, now
+        seconds = self._at - since
+        return count / seconds if count and seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,13 @@ import click
 import uvloop
 
 from sluice.datastream import DataStreamer, ServerLimits
-from sluice.datastream.layout import U64_MAX
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.addresses import parse_addresses
 from sluice.gateway.archive.archive import ArchiveOptions, Archives
 from sluice.gateway.archive.objects import StoreOptions
-from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.parameter_types import NamedPath, SizeType
 from sluice.gateway.errors import AddressError
 from sluice.gateway.logs import set_up_logging
-from sluice.gateway.settings.kinds import NotThisKind, Size
 from sluice.gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = [
@@ -224,19 +222,6 @@ def archive_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         with_archive = option(with_archive)
     return with_archive
-
-
-class SizeType(click.ParamType):  # type: ignore[type-arg]
-    """A size in bytes, perhaps with a unit: 64MiB."""
-
-    name = "BYTES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the size."""
-        try:
-            return int(Size(0, U64_MAX).read(value))
-        except NotThisKind as error:
-            self.fail(f"got {value!r}, expected {error}", param, ctx)
 
 
 @contextlib.contextmanager

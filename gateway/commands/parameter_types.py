@@ -15,9 +15,12 @@ import click
 
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError
+from sluice.gateway.settings.kinds import NotThisKind, Size
 
-__all__ = ["AddressType", "FiniteRange", "NamedPath"]
+__all__ = ["AddressType", "FiniteRange", "NamedPath", "SizeType"]
 
+SIZE_MAX: Final = 2**64 - 1
+"""As the formats can say it."""
 _NEVER_A_PATH: Final = (errno.ENAMETOOLONG, errno.EACCES)
 """Errors for which `Path.exists` raises."""
 
@@ -33,6 +36,19 @@ class AddressType(click.ParamType):  # type: ignore[type-arg]
             return str(parse_address(value, port_min=1))
         except AddressError as error:
             self.fail(str(error), param, ctx)
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg]
+    """A size in bytes, perhaps with a unit: 64MiB."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the size."""
+        try:
+            return int(Size(0, SIZE_MAX).read(value))
+        except NotThisKind as error:
+            self.fail(f"got {value!r}, expected {error}", param, ctx)
 
 
 class NamedPath(click.Path):

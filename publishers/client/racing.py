@@ -21,9 +21,12 @@ from sluice.publishers.client.client import ClientOptions, PublishClient
 from sluice.publishers.errors import PublishFailed, SourceCancelled
 from sluice.publishers.report import PublishReport
 
-__all__ = ["Racer", "race"]
+__all__ = ["Pace", "Racer", "race"]
 
 log = logging.getLogger(__name__)
+
+Pace = Callable[[AsyncIterator[Block]], AsyncIterator[Block]]
+"""What delays the blocks of one publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +113,25 @@ async def race(
     options: ClientOptions,
     ahead_bytes_max: int,
     on_client: Callable[[PublishClient], None] | None = None,
+    pace: Pace | None = None,
 ) -> list[PublishReport]:
     """Publish all blocks of a source by several publishers.
 
     Args:
         source: blocks with consecutive numbers.
         ahead_bytes_max: how far one publisher may be ahead of another.
+        pace: delays the blocks of each publisher for itself.
 
     Raises:
         PublishFailed: every publisher gave up; the error of the first one.
     """
     if len(racers) == 1:
         client = _client(racers[0], options, on_client)
-        return [await client.publish(source)]
+        return [await client.publish(_paced(source, pace))]
     pump = _Pump(source, len(racers), ahead_bytes_max)
     pumping = asyncio.create_task(pump.run())
     runs = [
-        asyncio.create_task(_run(_client(racer, options, on_client), racer, lane))
+        asyncio.create_task(_run(_client(racer, options, on_client), racer, lane, pace))
         for racer, lane in zip(racers, pump.lanes, strict=True)
     ]
     try:
@@ -152,9 +157,15 @@ def _client(
     return client
 
 
-async def _run(client: PublishClient, racer: Racer, lane: _Lane) -> PublishReport | PublishFailed:
+def _paced(source: AsyncIterable[Block], pace: Pace | None) -> AsyncIterable[Block]:
+    return source if pace is None else pace(aiter(source))
+
+
+async def _run(
+    client: PublishClient, racer: Racer, lane: _Lane, pace: Pace | None
+) -> PublishReport | PublishFailed:
     try:
-        return await client.publish(lane)
+        return await client.publish(_paced(lane, pace))
     except PublishFailed as error:
         log.warning("%s leaves the race: %s", racer.publisher_id, error.reason)
         return error

@@ -1,5 +1,5 @@
-"""`sluice publish`: racing Spark jobs publish a chain, from block files, a stream, a node or a lake table, or
-make it of the stream of a network.
+"""`sluice publish`: racing publishers send a chain, from block files, a stream, a node or a lake table, or
+make it of the stream of a network. They run in this process, or as Spark jobs.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
@@ -18,16 +20,20 @@ from typing import Any, Final, Self
 import click
 from rich.console import Console
 
-from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, SizeType
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.logs import one_line
+from sluice.gateway.settings.kinds import size_text
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from sluice.publishers.errors import OptionError
 from sluice.publishers.job.checkpoint import FollowCheckpoint
 from sluice.publishers.job.job import JobReport, publish
+from sluice.publishers.job.local_chain import size_of, why_spark
+from sluice.publishers.job.local_job import publish_locally
 from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from sluice.publishers.spark.folders import folder_of
@@ -45,6 +51,11 @@ SHARDS_MAX: Final = 256
 """Most parts at once of one publisher: each is a task slot."""
 STATUS_INTERRUPTED = 130
 GROUP_BY_DEFAULT: Final = "batch"
+ENGINES: Final = ("auto", "local", "spark")
+SPARK_ABOVE_BYTES_DEFAULT: Final = 1 << 30
+"""One process reads, checks and sends this much in the time that Spark needs to start, several times over."""
+CONNECT_SECONDS: Final = 1.0
+"""Longest wait for each gateway to be connected to before the publishers start."""
 _ONE_TASK: Final = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.minBatchesToRetain": "10"}
 """For a query in which one task makes the chain: other partitions would be empty, and each batch that Spark
 keeps has the entries of a whole block."""
@@ -140,6 +151,8 @@ class _Request:
     master: str | None
     settings: Mapping[str, str]
     spark_log: Path | None
+    engine: str
+    spark_above_bytes: int
 
 
 @click.command(
@@ -197,7 +210,7 @@ class _Request:
     default=1,
     show_default=True,
     metavar="N",
-    help="Spark jobs that race with the whole chain; each block is stored once.",
+    help="Publishers that race with the whole chain; each block is stored once.",
 )
 @click.option(
     "--shards",
@@ -268,6 +281,23 @@ class _Request:
 )
 @tls_options
 @click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="What reads and prepares the blocks: this process, or Spark jobs. auto takes Spark for tables, "
+    "Parquet files, --follow, --shards, any option of Spark, and files of --spark-above or more.",
+)
+@click.option(
+    "--spark-above",
+    "spark_above_bytes",
+    type=SizeType(),
+    default=size_text(SPARK_ABOVE_BYTES_DEFAULT),
+    show_default=True,
+    metavar="BYTES",
+    help="With --engine auto: the size of files from which on Spark is worth its start.",
+)
+@click.option(
     "--master",
     help="Spark master. A local one gets at least a task slot for each part of each publisher. Default: "
     "local[*], or that of spark-submit.",
@@ -310,9 +340,11 @@ def command(
     master: str | None,
     settings: dict[str, str],
     spark_log: Path | None,
+    engine: str,
+    spark_above_bytes: int,
     as_json: bool,
 ) -> int:
-    """Publish a chain of blocks with racing Spark jobs.
+    """Publish a chain of blocks with racing publishers.
 
     It ends when every block is acknowledged. It passes over blocks that are stored already, so the same
     command can be run again at any time. The first Ctrl-C (or SIGTERM, or a closed terminal) finishes the
@@ -346,6 +378,8 @@ def command(
         master=master,
         settings=settings,
         spark_log=spark_log,
+        engine=engine,
+        spark_above_bytes=spark_above_bytes,
     )
     _check_log(spark_log)
     return _perform(request, context.meta[_WORDS], as_json=as_json)
@@ -441,10 +475,77 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
 
 
 def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    engine = _engine_of(request)
+    if engine == "local" or is_local(request.master):
+        _say_if_none_listens(request.gateways, display)
+        if request.key is not None:
+            request.key.load()  # whoever signs is on this machine: refuse a wrong key now
+    return (
+        _run_locally(request, interrupts, display)
+        if engine == "local"
+        else _run_spark(request, interrupts, display)
+    )
+
+
+def _engine_of(request: _Request) -> str:
+    """Choose the engine; raise UsageError if the wanted one cannot do what is asked."""
+    wants = {
+        why_spark(request.source): True,
+        "--follow": request.checkpoint is not None,
+        "--shards": request.shards > 1,
+        "--master": request.master is not None,
+        "--conf": bool(request.settings),
+        "--spark-log": request.spark_log is not None,
+    }
+    why = next((what for what, is_wanted in wants.items() if what is not None and is_wanted), None)
+    if request.engine == "local" and why is not None:
+        raise click.UsageError(f"--engine local does not take {why}: that is done by Spark")
+    if request.engine != "auto":
+        return request.engine
+    if why is not None or is_submitted(os.environ):
+        return "spark"
+    size_bytes = size_of(request.source, request.numbers)
+    is_large = size_bytes is not None and size_bytes >= request.spark_above_bytes
+    return "spark" if is_large and find_spec("pyspark") is not None else "local"
+
+
+def _say_if_none_listens(gateways: Sequence[str], display: Display) -> None:
+    """Say that no gateway can be connected to; the publishers then try for as long as they are told to.
+
+    By plain sockets: PySpark forks, which a gRPC that runs already does not always survive.
+    """
+    troubles = []
+    for address, _ in gateways_of({"gateways": ",".join(gateways)}):
+        parsed = parse_address(address)
+        try:
+            socket.create_connection((parsed.host, parsed.port), CONNECT_SECONDS).close()
+        except OSError as error:
+            troubles.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    display.say(f"no gateway answers ({'; '.join(troubles)}); trying on")
+
+
+def _run_locally(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    with interrupts.graceful() as stop:
+        return publish_locally(
+            request.source,
+            request.gateways,
+            request.publisher_count,
+            numbers=request.numbers,
+            key=request.key,
+            publisher_prefix=request.publisher_prefix,
+            tls=request.tls,
+            sink_options=request.sink_options,
+            on_progress=display.show,
+            stop=stop,
+        )
+
+
+def _run_spark(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
     if request.checkpoint is None:
         check_before_spark(request.source, request.numbers)
-    if request.key is not None and is_local(request.master):
-        request.key.load()  # the workers are on this machine: refuse a wrong key now
+    display.starting("Starting Spark")
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:

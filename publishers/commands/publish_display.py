@@ -211,8 +211,20 @@ class Display:
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting Spark"])
+            self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting publishers"])
         return self
+
+    def starting(self, what: str) -> None:
+        """Show what takes the time before there is progress."""
+        if self._bar is not None:
+            self._bar.update(self._task, lines=[what])
+
+    def say(self, text: str) -> None:
+        """Print a line that stays, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.console.print(f"sluice: {text}", markup=False, highlight=False)
+        else:
+            click.echo(f"sluice: {text}", err=True)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
@@ -236,7 +248,7 @@ class Display:
             self._said_at = now
         if text != self._said and now - self._said_at >= LINE_SECONDS:
             self._said, self._said_at = text, now
-            click.echo(f"sluice: {text}", err=True)
+            self.say(text)
 
 
 def _done(progress: JobProgress) -> tuple[int, int | None]:

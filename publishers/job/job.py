@@ -31,6 +31,7 @@ from sluice.publishers.coordination.coordinator import Coordinator
 from sluice.publishers.job.checkpoint import FollowCheckpoint
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.report import (
+    AcknowledgementRate,
     JobFailure,
     JobProgress,
     JobReport,
@@ -101,9 +102,7 @@ class _Race:
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
     """The time when the first publisher could send."""
-    acknowledged: int = 0
-    """The most acknowledgements of one publisher."""
-    acknowledged_at: float = 0.0
+    acknowledgements: AcknowledgementRate = field(default_factory=AcknowledgementRate)
     is_stopping: bool = False
 
     @property
@@ -116,12 +115,7 @@ class _Race:
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
-        """The publisher with the most acknowledgements counts: each hears of every block."""
-        acknowledged = max((row.acknowledged for row in rows), default=0)
-        if acknowledged != self.acknowledged:
-            self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
-        seconds = self.acknowledged_at - (self.opened_at or self.started_at)
-        return acknowledged / seconds if acknowledged and seconds > 0 else 0.0
+        return self.acknowledgements.of(rows, self.opened_at or self.started_at, time.monotonic())
 
 
 def publish(

@@ -9,11 +9,10 @@ Source: docs/spark.md, "Sources", "Block files".
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,28 +24,15 @@ from sluice.gateway.blocks.items import ItemKind, kind_of
 from sluice.publishers.blocks.block_check import OfferCheck
 from sluice.publishers.blocks.block_places import BlockFileReader, BlockPlace, FileStore, check_no_gaps
 from sluice.publishers.blocks.linking import summary_of
-from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
+from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
 from sluice.publishers.limits import (
     ARROW_BATCH_HASHES,
     ARROW_BATCH_ROWS,
-    BLOCKS_PER_BATCH_DEFAULT,
-    PARTITIONS_MAX,
 )
-from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
+from sluice.publishers.number_range import NumberRange, cut_by_weight
 from sluice.publishers.spark.batches import root_row, row_batches
 from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter, block_target
-from sluice.publishers.spark.folders import BlockFolders, folder_of
 from sluice.publishers.spark.number_stream import NumberStreamReader
-from sluice.publishers.spark.options import (
-    block_bounds,
-    check_known,
-    flag,
-    given,
-    one_of,
-    option_names,
-    processor_count,
-    whole_number,
-)
 from sluice.publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
@@ -57,80 +43,23 @@ from sluice.publishers.spark.schema import (
     columns_of,
     spark_schema,
 )
+from sluice.publishers.spark.source_options import FileOptions
 
 __all__ = [
     "BlockFilesDataSource",
     "BlockFilesReader",
     "BlockFilesStreamReader",
-    "FileOptions",
     "FileRange",
-    "folder_of",
 ]
 
 FILE_WRITE_SECONDS_MAX: Final = 300.0
 """Longest wait of a stream for a file that is being written."""
 FILE_LOOK_SECONDS: Final = 0.2
 """Time between two looks at it."""
-_KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _ALL: Final = NumberRange()
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """The source's options, checked."""
-
-    folders: BlockFolders
-    first_block: int | None = None
-    """None: the first there is."""
-    last_block: int | None = None
-    """None: the last there is."""
-    partition_count: int = field(default_factory=processor_count)
-    """The most partitions."""
-    decode: str = "blocks"
-    is_checked: bool = False
-    """True: check blocks as gateways do, except for proofs."""
-    mode: str = "failfast"
-    blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> FileOptions:
-        """Read the options that Spark passes; raise OptionError."""
-        check_known(options, _KNOWN)
-        first, last = block_bounds(options)
-        return cls(
-            folders=BlockFolders(_paths(options)),
-            first_block=first,
-            last_block=last,
-            **given(
-                partition_count=whole_number(options, "partitions", 1, PARTITIONS_MAX),
-                decode=one_of(options, "decode", tuple(_COLUMNS)),
-                is_checked=flag(options, "check"),
-                mode=one_of(options, "mode", ("failfast", "permissive")),
-                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
-            ),
-        )
-
-    @property
-    def is_permissive(self) -> bool:
-        """True if a damaged file is a row, not an error."""
-        return self.mode == "permissive"
-
-    @property
-    def numbers(self) -> NumberRange:
-        """The blocks from `from` to `to`."""
-        end = None if self.last_block is None else self.last_block + 1
-        return NumberRange(self.first_block or 0, end)
-
-    @property
-    def columns(self) -> dict[str, pa.DataType]:
-        """The columns of the source: names and Arrow types."""
-        columns = dict(_COLUMNS[self.decode])
-        if self.is_permissive:
-            columns[CORRUPT] = pa.string()
-        return columns
 
 
 @dataclass
@@ -150,17 +79,17 @@ class BlockFilesDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the wanted columns; raise OptionError."""
-        return spark_schema(FileOptions.parse(self.options).columns)
+        return spark_schema(_columns(FileOptions.parse(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch; raise OptionError or SchemaError."""
         options = FileOptions.parse(self.options)
-        return BlockFilesReader(options, columns_of(schema, options.columns))
+        return BlockFilesReader(options, columns_of(schema, _columns(options)))
 
     def streamReader(self, schema: StructType) -> BlockFilesStreamReader:
         """Return the reader of a stream; raise as `reader`."""
         options = FileOptions.parse(self.options)
-        return BlockFilesStreamReader(options, columns_of(schema, options.columns))
+        return BlockFilesStreamReader(options, columns_of(schema, _columns(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockFilesWriter:
         """Return the writer of a batch; raise OptionError or SchemaError."""
@@ -257,15 +186,12 @@ class BlockFilesStreamReader(NumberStreamReader):
         return _row_batches(self._options, self._columns, partition, is_stream=True)
 
 
-def _paths(options: Mapping[str, str]) -> list[str]:
-    text = options.get("paths")
-    if text is None:
-        return [options.get("path", "")]
-    with suppress(ValueError):
-        paths = json.loads(text)
-        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
-            return paths
-    raise OptionError("paths", repr(text), "a JSON array of paths")
+def _columns(options: FileOptions) -> dict[str, pa.DataType]:
+    """Return the columns of the source: names and Arrow types."""
+    columns = dict(_COLUMNS[options.decode])
+    if options.is_permissive:
+        columns[CORRUPT] = pa.string()
+    return columns
 
 
 def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRange]:

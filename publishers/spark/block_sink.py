@@ -17,22 +17,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
-import sys
 import tempfile
-import threading
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.client.feeding import PreparedBlocks, run_with_thread
 from sluice.publishers.client.racing import Racer, race
 from sluice.publishers.coordination.coordinator import NO_BATCH
 from sluice.publishers.coordination.coordinator_client import CoordinatorClient
@@ -50,7 +46,6 @@ __all__ = [
     "BlockStreamStreamWriter",
     "BlockStreamWriter",
     "PartitionPublished",
-    "PreparedBlocks",
     "make_report_folder",
     "publish_partition",
     "read_reports",
@@ -63,11 +58,6 @@ LAST_WORD_SECONDS: Final = 1.0
 """Longest wait for each gateway to say what it holds after a failed job."""
 BATCH_REPORTS_KEPT: Final = 100
 """Batches of a streaming query whose reports stay in `report_path`."""
-PACE_LEAD_SECONDS: Final = 1.0
-"""Time for all publishers to connect, with `blocks_per_second`; otherwise the first would be far ahead."""
-THREAD_SWITCH_SECONDS: Final = 0.001
-"""Longest time that the checking thread keeps the interpreter. With Python's default, 5 ms, the gateway is
-idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
@@ -130,12 +120,7 @@ def publish_partition(
         PublishFailed, PartOrderTimeout, ItemTooLarge: the partition cannot be published to its end.
         PublishStopped: the coordinator told the task to stop.
     """
-    switch_seconds = sys.getswitchinterval()
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
-    try:
-        return uvloop.run(_publish(batches, options, is_streaming))
-    finally:
-        sys.setswitchinterval(switch_seconds)
+    return run_with_thread(lambda: _publish(batches, options, is_streaming))
 
 
 async def _publish(
@@ -159,10 +144,14 @@ async def _publish(
                 if must_wait:
                     racers = await link.unless_stopped(_await_part_order(racers, first, options))
                 source = runs.run() if is_streaming else runs.strict()
-                if options.blocks_per_second is not None:
-                    source = _paced(source, options.blocks_per_second, is_beginning=not must_wait)
-                client_options = options.client_options()
-                reports += await race(source, racers, client_options, options.prepared_bytes, link.watch)
+                reports += await race(
+                    source,
+                    racers,
+                    options.client_options(),
+                    options.prepared_bytes,
+                    link.watch,
+                    options.pace(is_beginning=not must_wait),
+                )
                 link.check()
             return reports
     except BlockOrderError as error:
@@ -196,94 +185,6 @@ async def _await_part_order(racers: list[Racer], first_block: int, options: Sink
     waits = [await_part_order(racer.gateways, first_block, ask, *timeouts) for racer in racers]
     ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
-
-
-async def _paced(
-    blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
-) -> AsyncIterator[Block]:
-    """Yield each block when it is due, or by chance up to half an interval later.
-
-    So do consensus nodes: none is always the first. Times count from the first block that is asked for; at
-    the beginning of the chain all racing publishers first get time to connect.
-    """
-    loop = asyncio.get_running_loop()
-    started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
-    async for block in blocks:
-        due = started + (count + random.uniform(0, 0.5)) / per_second
-        await asyncio.sleep(max(0.0, due - loop.time()))
-        count += 1
-        yield block
-
-
-class PreparedBlocks:
-    """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
-
-    Spark hands a task its rows by blocking calls; the event loop publishes meanwhile. At the limit the thread
-    waits, and Spark with it.
-    """
-
-    def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
-        self._blocks = blocks
-        self._size_bytes_max = size_bytes_max
-        self._held: deque[Block] = deque()
-        self._size_bytes = 0
-        self._is_over = False
-        self._is_stopped = False
-        self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="prepare-blocks", daemon=True)
-
-    def start(self) -> None:
-        """Start to read."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop to read, and drop what is held."""
-        with self._changed:
-            self._is_stopped = True
-            self._held.clear()
-            self._changed.notify_all()
-
-    async def __aiter__(self) -> AsyncIterator[Block]:
-        """Yield the blocks in order, then raise what the iterator raised."""
-        while True:
-            # A hop to a thread takes longer than a small block.
-            block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
-            if block is None:
-                if self._error is not None:
-                    raise self._error
-                return
-            yield block
-
-    def _take(self, *, wait: bool) -> Block | None:
-        """Take the next block; with `wait`, None means that no more will come."""
-        with self._changed:
-            while wait and not self._held and not self._is_over and not self._is_stopped:
-                self._changed.wait()
-            if not self._held:
-                return None
-            block = self._held.popleft()
-            self._size_bytes -= block.size_bytes
-            self._changed.notify_all()
-            return block
-
-    def _run(self) -> None:
-        try:
-            for block in self._blocks:
-                with self._changed:
-                    while self._size_bytes >= self._size_bytes_max and not self._is_stopped:
-                        self._changed.wait()
-                    if self._is_stopped:
-                        return
-                    self._held.append(block)
-                    self._size_bytes += block.size_bytes
-                    self._changed.notify_all()
-        except BaseException as error:
-            self._error = error
-        finally:
-            with self._changed:
-                self._is_over = True
-                self._changed.notify_all()
 
 
 class BlockStreamWriter(DataSourceArrowWriter):

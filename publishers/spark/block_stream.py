@@ -10,35 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluice.gateway.transport.channels import ClientTls
-from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
-from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
-from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
+from sluice.publishers.number_range import NumberRange, cut_evenly
+from sluice.publishers.sources.block_gateways import HeldRange
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
-from sluice.publishers.spark.gateway_options import (
-    GATEWAY_OPTIONS,
-    gateway_tls,
-    gateways_of,
-    message_bytes_of,
-    rotated,
-)
 from sluice.publishers.spark.number_stream import NumberStreamReader
-from sluice.publishers.spark.options import (
-    check_known,
-    given,
-    option_names,
-    positive,
-    processor_count,
-    whole_number,
-)
+from sluice.publishers.spark.options import processor_count
 from sluice.publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
@@ -48,70 +31,14 @@ from sluice.publishers.spark.schema import (
     spark_schema,
 )
 from sluice.publishers.spark.sink_options import SinkOptions
+from sluice.publishers.spark.source_options import FIRST, LATEST, SubscriptionOptions
 
 __all__ = [
     "BlockRange",
     "BlockStreamDataSource",
     "BlockStreamReader",
-    "SubscriptionOptions",
     "SubscriptionReader",
 ]
-
-SUBSCRIPTIONS_MAX: Final = 10_000
-"""Most parts, each a subscription; a gateway has 1,000 at once and Spark runs a few."""
-_KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
-FIRST, LATEST = "first", "latest"
-
-
-@dataclass(frozen=True)
-class SubscriptionOptions:
-    """The options of reading."""
-
-    gateways: tuple[str, ...]
-    tls: ClientTls | None = None
-    """None: connect without TLS."""
-    message_bytes: int = limits.MESSAGE_BYTES_MAX
-    begin: int | str = FIRST
-    """A block number, `first` or `latest`."""
-    last_block: int | None = None
-    """None: the last there is; for a stream, none."""
-    partition_count: int | None = None
-    """None: the processors for a batch, 1 for a stream."""
-    blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
-    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
-        """Read the options that Spark passes; raise OptionError."""
-        check_known(options, _KNOWN)
-        word = options.get("from", "").strip().lower()
-        is_word = word in (FIRST, LATEST)
-        first = None if is_word else whole_number(options, "from", 0, NUMBER_MAX - 1)
-        return cls(
-            gateways=rotated(gateways_of(options), 0),
-            tls=gateway_tls(options),
-            message_bytes=message_bytes_of(options),
-            **given(
-                begin=word if is_word else first,
-                last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
-                partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
-                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
-                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
-            ),
-        )
-
-    def connect(self) -> BlockGateways:
-        """Return the gateways to read from."""
-        return BlockGateways(
-            self.gateways,
-            self.tls,
-            deadline_seconds=self.deadline_seconds,
-            message_bytes_max=self.message_bytes,
-        )
-
-    def held(self) -> HeldRange:
-        """Return what the first gateway that answers holds; raise SourceUnreachable."""
-        return self.connect().held_surely()
 
 
 @dataclass

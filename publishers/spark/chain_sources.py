@@ -20,13 +20,21 @@ from sluice.datastream.client.blocking_client import BlockingStreamClient
 from sluice.datastream.errors import BookmarkNotFound, DatastreamError
 from sluice.gateway.addresses import parse_addresses
 from sluice.gateway.blocks.stream_layout import bookmark_of
-from sluice.publishers.blocks.block_places import check_no_gaps
+from sluice.publishers.blocks.block_places import BlockPlace, check_no_gaps
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.limits import STATUS_SECONDS
 from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.block_gateways import BlockGateways
 from sluice.publishers.sources.entry_server import connect_to_stream
 from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.source_names import SourceName
+from sluice.publishers.spark.source_options import (
+    FileOptions,
+    NetworkOptions,
+    StreamOptions,
+    SubscriptionOptions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,10 +43,15 @@ __all__ = [
     "ChainFrame",
     "batch_frame",
     "check_before_spark",
+    "check_ends",
     "check_followed",
     "check_options",
     "checked_where_read",
+    "listed_places",
+    "served_entries",
+    "server_options",
     "stream_frame",
+    "subscribed",
 ]
 
 T = TypeVar("T")
@@ -60,15 +73,11 @@ class ChainFrame:
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
     """Check block files before Spark starts; raise BlockListError or OptionError."""
     if source.kind == "blockfiles":
-        _listed(source, numbers)
+        listed_places(source, numbers)
 
 
 def check_options(source: SourceName) -> None:
     """Raise OptionError for a wrong option of one of Sluice's formats; Spark's own formats take any."""
-    from sluice.publishers.spark.block_files import FileOptions
-    from sluice.publishers.spark.block_stream import SubscriptionOptions
-    from sluice.publishers.spark.data_stream import StreamOptions
-    from sluice.publishers.spark.network_stream import NetworkOptions
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
     if source.kind == "blockfiles":
@@ -120,7 +129,7 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
         OptionError, SchemaError, SparkJobFailed, SourceUnreachable: the source cannot be read.
     """
     if source.is_server:
-        _check_server(source, numbers)
+        served_entries(source, numbers)
         return stream_frame(spark, source, numbers, shards)
     make = {"blockfiles": _block_files, "blockstream": _block_stream, "file": _network_file}.get(
         source.kind, _planned
@@ -181,7 +190,8 @@ def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, sha
 
 
 def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    first, last = _listed(source, numbers)
+    _, places = listed_places(source, numbers)
+    first, last = places[0].number, places[-1].number
     options = {"partitions": str(shards), "from": str(first), "to": str(last), **source.options}
     frame = spark.read.format("blockfiles").options(**_paths(source), **options).load()
     return ChainFrame(frame, first, last)
@@ -193,37 +203,48 @@ def _paths(source: SourceName) -> dict[str, str]:
     return {"paths": json.dumps(source.locations)}
 
 
-def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
-    from sluice.publishers.spark.block_files import FileOptions
+def listed_places(source: SourceName, numbers: NumberRange) -> tuple[BlockFolders, list[BlockPlace]]:
+    """Return the places of the wanted blocks; both ends of `numbers` must be there.
 
+    Raises BlockListError or OptionError.
+    """
     folders = FileOptions.parse({**_paths(source), **source.options}).folders
     places = folders.blocks()
     if not places:
         check_no_gaps(folders.path, places)
     there = places[0].number, places[-1].number
     wanted = [place for place in places if place.number in numbers]
-    _check_ends(source, numbers, there, {place.number for place in wanted})
+    check_ends(source, numbers, there, {place.number for place in wanted})
     check_no_gaps(folders.path, wanted)
-    return wanted[0].number, wanted[-1].number
+    return folders, wanted
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    from sluice.publishers.spark.block_stream import SubscriptionOptions
-
+    _, first, last = subscribed(source, numbers)
     options = {"gateways": source.location, **source.options}
-    held = SubscriptionOptions.parse(options).connect().held_surely(f"what {source} holds")
-    if held.first is None or held.last is None:
-        raise BlockListError(str(source), "the node has no blocks")
-    first = max(numbers.first, held.first)
-    last = held.last if numbers.end is None else min(held.last, numbers.end - 1)
-    _check_ends(source, numbers, (held.first, held.last), range(first, last + 1))
     options |= {"partitions": str(shards), "from": str(first), "to": str(last)}
     return ChainFrame(spark.read.format("blockstream").options(**options).load(), first, last)
 
 
-def _check_ends(
+def subscribed(source: SourceName, numbers: NumberRange) -> tuple[BlockGateways, int, int]:
+    """Return the gateways of a source, and the first and last wanted block that they hold.
+
+    Raises BlockListError, OptionError or SourceUnreachable.
+    """
+    gateways = SubscriptionOptions.parse({"gateways": source.location, **source.options}).connect()
+    held = gateways.held_surely(f"what {source} holds")
+    if held.first is None or held.last is None:
+        raise BlockListError(str(source), "the node has no blocks")
+    first = max(numbers.first, held.first)
+    last = held.last if numbers.end is None else min(held.last, numbers.end - 1)
+    check_ends(source, numbers, (held.first, held.last), range(first, last + 1))
+    return gateways, first, last
+
+
+def check_ends(
     source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
 ) -> None:
+    """Raise BlockListError unless both ends of `numbers` are wanted blocks that are there."""
     for number in _ends(numbers):
         if number not in wanted:
             reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
@@ -251,7 +272,7 @@ def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shar
         chosen = " of these numbers" if numbers != NumberRange() else ""
         raise BlockListError(str(source), f"no blocks{chosen}")
     there = plan.first_block, plan.last_block
-    _check_ends(source, numbers, there, range(there[0], there[1] + 1))
+    check_ends(source, numbers, there, range(there[0], there[1] + 1))
     rows = _within(_read(spark, source, shards), numbers).select(BLOCK_NUMBER, ITEMS)
     is_as_wanted = plan.is_ordered and plan.partition_count == shards
     if source.kind != "datastream" and (not is_as_wanted or is_shuffled(rows)):
@@ -288,7 +309,7 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
 
 
 def _network_file(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    from sluice.publishers.spark.network_stream import NetworkOptions, plan_entries, planned_blocks
+    from sluice.publishers.spark.network_stream import plan_entries, planned_blocks
     from sluice.publishers.spark.schema import BLOCK_NUMBER
 
     options = NetworkOptions.parse(source.options, is_server=False)
@@ -298,7 +319,7 @@ def _network_file(spark: SparkSession, source: SourceName, numbers: NumberRange,
     if not count:
         reason = f"its {plan.entries} entries make no complete block"
         raise BlockListError(str(source), reason)
-    _check_ends(source, numbers, (0, count - 1), range(count))
+    check_ends(source, numbers, (0, count - 1), range(count))
     first = numbers.first
     last = count - 1 if numbers.end is None else numbers.end - 1
     rows = _within(planned_blocks(entries, plan), numbers)
@@ -307,7 +328,7 @@ def _network_file(spark: SparkSession, source: SourceName, numbers: NumberRange,
 
 
 def _network_server(spark: SparkSession, source: SourceName, shards: int) -> DataFrame:
-    from sluice.publishers.spark.network_stream import NetworkOptions, streamed_blocks
+    from sluice.publishers.spark.network_stream import streamed_blocks
 
     options = NetworkOptions.parse(source.options, is_server=True)
     texts = {"partitions": str(shards), **options.source, "server": source.location}
@@ -317,18 +338,31 @@ def _network_server(spark: SparkSession, source: SourceName, shards: int) -> Dat
 # --- data streamers -----------------------------------------------------------------------------------------
 
 
-def _check_server(source: SourceName, numbers: NumberRange) -> None:
-    def missing(client: BlockingStreamClient) -> str | None:
-        if not client.header().total_entries:
-            return "the stream has no entries"
-        if source.is_network:  # its bookmarks name other things than our blocks
-            return None
-        lost = [number for number in _ends(numbers) if _entry_of(client, number) is None]
-        return f"block {lost[0]} is not there" if lost else None
+def served_entries(source: SourceName, numbers: NumberRange) -> range:
+    """Return the entries that a data streamer has now, from the first wanted block on.
 
-    reason = _asked(source, f"what {source} holds", missing)
+    Raises BlockListError, OptionError or SourceUnreachable.
+    """
+
+    def ask(client: BlockingStreamClient) -> tuple[str | None, range]:
+        total = client.header().total_entries
+        if not total:
+            return "the stream has no entries", range(0)
+        if source.is_network:  # its bookmarks name other things than our blocks
+            return None, range(total)
+        first = 0
+        for number in _ends(numbers):
+            entry = _entry_of(client, number)
+            if entry is None:
+                return f"block {number} is not there", range(0)
+            if number == numbers.first:
+                first = entry
+        return None, range(first, total)
+
+    reason, entries = _asked(source, f"what {source} holds", ask)
     if reason is not None:
         raise BlockListError(str(source), reason)
+    return entries
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
@@ -341,14 +375,16 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
     return number if client.entry(number).data == bookmark else number - 1
 
 
-def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
-    from sluice.publishers.spark.data_stream import StreamOptions
-    from sluice.publishers.spark.network_stream import NetworkOptions
-
+def server_options(source: SourceName) -> StreamOptions:
+    """Return how to connect to a data streamer; raise OptionError."""
     options = source.options
     if source.is_network:
         options = NetworkOptions.parse(options, is_server=True).source
-    parsed = StreamOptions.parse(options)
+    return StreamOptions.parse(options)
+
+
+def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
+    parsed = server_options(source)
     trouble = ""
     for address in parse_addresses(source.location, port_min=1):
         try:

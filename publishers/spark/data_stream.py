@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluice.datastream.events.events import Generation
 from sluice.datastream.layout import Entry
 from sluice.gateway.addresses import Address, parse_addresses
-from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.errors import AddressError
-from sluice.gateway.transport.channels import ClientTls
-from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
-from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
+from sluice.publishers.number_range import cut_evenly
 from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url, is_archive
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryServers
@@ -36,18 +32,8 @@ from sluice.publishers.sources.native_pages import NativePages, block_file_in, n
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.folders import folder_of
-from sluice.publishers.spark.gateway_options import TLS_OPTIONS, gateway_tls
 from sluice.publishers.spark.number_stream import NumberStreamReader
-from sluice.publishers.spark.options import (
-    check_known,
-    given,
-    one_of,
-    option_names,
-    positive,
-    processor_count,
-    required,
-    whole_number,
-)
+from sluice.publishers.spark.options import required
 from sluice.publishers.spark.page_blocks import block_batches
 from sluice.publishers.spark.page_entries import PageEntries, read_page
 from sluice.publishers.spark.schema import (
@@ -58,6 +44,7 @@ from sluice.publishers.spark.schema import (
     columns_of,
     spark_schema,
 )
+from sluice.publishers.spark.source_options import StreamOptions
 
 __all__ = [
     "DataStreamDataSource",
@@ -65,13 +52,10 @@ __all__ = [
     "DataStreamTcpReader",
     "EntryRange",
     "RunPartition",
-    "StreamOptions",
 ]
 
 ARROW_BATCH_ENTRIES: Final = 8_192
 """Entries in one Arrow batch; most are small."""
-ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
-"""Entries in one batch of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
 ENTRY_TYPE: Final = "entry_type"
 DATA: Final = "data"
@@ -87,60 +71,6 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
 """The columns of each `decode`."""
-_KNOWN: Final = TLS_OPTIONS | option_names(
-    "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
-    "endpoint region"
-)
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """The source's options, checked."""
-
-    decode: str = "entries"
-    generation: Generation | None = None
-    """None: by the bytes."""
-    partition_count: int = field(default_factory=processor_count)
-    first_number: int = 0
-    """The first entry; of a file or an archive with `decode` `blocks`, the first block."""
-    last_number: int = NUMBER_MAX
-    """The last of them."""
-    store: StoreOptions = field(default_factory=StoreOptions)
-    """Of an archive."""
-    entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
-    stream_type: int = 1
-    tls: ClientTls | None = None
-    """Of a server; None: connect without."""
-    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Read the options that Spark passes; raise OptionError."""
-        check_known(options, _KNOWN)
-        generation = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
-        return cls(
-            **given(
-                decode=one_of(options, "decode", tuple(COLUMNS)),
-                generation=None if generation in (None, "auto") else Generation(generation),
-                partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
-                first_number=whole_number(options, "from", 0, NUMBER_MAX),
-                last_number=whole_number(options, "to", 0, NUMBER_MAX),
-                store=StoreOptions(
-                    options.get("endpoint"),
-                    options.get("region"),
-                    tls_ca=Path(options["tls_ca"]) if options.get("tls_ca") else None,
-                ),
-                entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
-                stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
-                tls=gateway_tls(options),
-                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
-            )
-        )
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns of the source: names and Arrow types."""
-        return COLUMNS[self.decode]
 
 
 @dataclass
@@ -170,7 +100,7 @@ class DataStreamDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that `decode` asks for; raise OptionError."""
-        return spark_schema(StreamOptions.parse(self.options).columns)
+        return spark_schema(COLUMNS[StreamOptions.parse(self.options).decode])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a file; raise OptionError or SchemaError."""
@@ -179,13 +109,14 @@ class DataStreamDataSource(DataSource):
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
         expected = "the stream file, the data folder of a node, or the URL of an archive"
         path = required(self.options, "path", expected)
+        columns = columns_of(schema, COLUMNS[options.decode])
         if is_archive(path):
             network = None
             if options.decode == "blocks" and (blocks := blocks_url(path, options.store)) != path.rstrip("/"):
                 path, network = blocks, path
-            return DataStreamReader(path, options, columns_of(schema, options.columns), network)
+            return DataStreamReader(path, options, columns, network)
         in_folder = block_file_in if options.decode == "blocks" else stream_file_in
-        return DataStreamReader(in_folder(folder_of(path)), options, columns_of(schema, options.columns))
+        return DataStreamReader(in_folder(folder_of(path)), options, columns)
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
         """Return the reader of a server; raise as `reader`."""
@@ -197,7 +128,7 @@ class DataStreamDataSource(DataSource):
             servers = parse_addresses(text, port_min=1)
         except AddressError as error:
             raise OptionError("server", repr(error.text), error.expected) from error
-        return DataStreamTcpReader(servers, options, columns_of(schema, options.columns))
+        return DataStreamTcpReader(servers, options, columns_of(schema, COLUMNS[options.decode]))
 
 
 class DataStreamReader(DataSourceReader):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from sluice.datastream.events.events import Generation
 from sluice.publishers.blocks.block_items import SECOND_NS, header_item
 from sluice.publishers.blocks.stream_grouping import (
     BlockPlan,
@@ -45,27 +43,18 @@ from sluice.publishers.spark.data_stream import (
     ENTRY_COLUMNS,
     ENTRY_NUMBER,
     ENTRY_TYPE,
-    StreamOptions,
 )
 from sluice.publishers.spark.failures import reason_in
-from sluice.publishers.spark.gateway_options import TLS_OPTIONS
-from sluice.publishers.spark.options import (
-    check_known,
-    flag,
-    given,
-    one_of,
-    option_names,
-    whole_argument,
-    whole_number,
-)
+from sluice.publishers.spark.options import whole_argument
 from sluice.publishers.spark.prepare import link_blocks
 from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, BLOCK_SCHEMA, ITEMS, spark_schema
+from sluice.publishers.spark.source_options import NetworkOptions, generation_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["NetworkOptions", "entries_to_blocks", "plan_entries", "planned_blocks", "streamed_blocks"]
+__all__ = ["entries_to_blocks", "plan_entries", "planned_blocks", "streamed_blocks"]
 
 _SEGMENT_COLUMNS: Final[Mapping[str, pa.DataType]] = {name: pa.int64() for name in Segment._fields}
 _ITEM: Final = "item"
@@ -77,9 +66,6 @@ _ITEM_COLUMNS: Final[Mapping[str, pa.DataType]] = {
 _ENTRIES, _CHAIN = "entries", "chain"
 _POINT_SCHEMA: Final = "point BINARY"
 _NO_NUMBER: Final = -1
-_FILE_NAMES: Final = option_names("partitions")
-_SERVER_NAMES: Final = TLS_OPTIONS | option_names("partitions entries_per_batch stream_type deadline_seconds")
-_OWN_NAMES: Final = option_names("group_by generation max_block_bytes")
 
 Entries = Iterable[tuple[int, int, bytes]]
 
@@ -114,7 +100,7 @@ def entries_to_blocks(
         SparkJobFailed: the entries of a batch cannot be read, or no stream has one of them; it says why.
     """
     options = NetworkOptions(
-        Grouping.parse(group_by, _generation({"generation": generation})),
+        Grouping.parse(group_by, generation_of({"generation": generation})),
         keep_incomplete,
         whole_argument("max_block_bytes", max_block_bytes, 1),
     )
@@ -123,32 +109,6 @@ def entries_to_blocks(
     if keep_incomplete:
         raise OptionError("keep_incomplete", "True", "False for a stream, which has no last block")
     return streamed_blocks(entries, options)
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """The options of the sources `server` and `file` of `sluice publish`."""
-
-    grouping: Grouping
-    keep_incomplete: bool = False
-    block_bytes_max: int = BLOCK_FILE_BYTES_MAX
-    source: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str], *, is_server: bool) -> NetworkOptions:
-        """Read the options; raise OptionError."""
-        options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
-        source_names = _SERVER_NAMES if is_server else _FILE_NAMES
-        own_names = _OWN_NAMES if is_server else _OWN_NAMES | {"keep_incomplete"}
-        check_known(options, source_names | own_names)
-        source = {name: value for name, value in options.items() if name in source_names}
-        StreamOptions.parse(source)
-        grouping = Grouping.parse(options.get("group_by", "batch").strip(), _generation(options))
-        own = given(
-            keep_incomplete=flag(options, "keep_incomplete"),
-            block_bytes_max=whole_number(options, "max_block_bytes", 1, NUMBER_MAX),
-        )
-        return cls(grouping, source=source, **own)
 
 
 def streamed_blocks(entries: DataFrame, options: NetworkOptions) -> DataFrame:
@@ -199,11 +159,6 @@ def planned_blocks(entries: DataFrame, plan: BlockPlan) -> DataFrame:
     )
     whole = F.when(is_whole, F.col(f"{_ENTRIES}.{_ITEM}")).otherwise(F.raise_error(changed))
     return link_blocks(gathered.select(BLOCK_NUMBER, whole.alias(ITEMS)))
-
-
-def _generation(options: Mapping[str, str]) -> Generation | None:
-    chosen = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
-    return None if chosen in (None, "auto") else Generation(chosen)
 
 
 def _checked(entries: DataFrame) -> DataFrame:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.client.client import ClientOptions, check_publisher_id
-from sluice.publishers.client.racing import Racer
+from sluice.publishers.client.feeding import paced
+from sluice.publishers.client.racing import Pace, Racer
 from sluice.publishers.coordination.coordinator import CoordinatorAddress
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NUMBER_MAX
@@ -143,6 +145,12 @@ class SinkOptions:
         return [
             Racer(f"{task_name}.{place + 1}", rotated(self.gateways, place)) for place in range(self.race)
         ]
+
+    def pace(self, *, is_beginning: bool) -> Pace | None:
+        """Return what holds each publisher to `blocks_per_second`; see `paced`."""
+        if self.blocks_per_second is None:
+            return None
+        return partial(paced, per_second=self.blocks_per_second, is_beginning=is_beginning)
 
     def asker(self, answer_seconds: float = 10.0) -> BlockGateways:
         """Return a client that asks gateways how far they are."""

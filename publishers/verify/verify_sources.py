@@ -294,15 +294,16 @@ class StoredSource:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
             last = self._last_number()
-        self._wanted = _wanted(numbers, self._first_held, last, self._path)
-        self.count: int | None = len(self._wanted)
+        self.numbers = _wanted(numbers, self._first_held, last, self._path)
+        """The wanted blocks."""
+        self.count: int | None = len(self.numbers)
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block; raise SourceRefused for a damaged file."""
-        for stored in self._blocks_from(self._page_before(self._wanted.start)):
-            if stored.number in self._wanted:
+        for stored in self._blocks_from(self._page_before(self.numbers.start)):
+            if stored.number in self.numbers:
                 yield _job(stored)
-            if stored.number + 1 >= self._wanted.stop:
+            if stored.number + 1 >= self.numbers.stop:
                 return
 
     def block_0(self) -> Job | None:

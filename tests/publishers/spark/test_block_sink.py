@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import pickle
 import socket
@@ -20,20 +19,19 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.feeding import paced
 from sluice.publishers.coordination.coordinator import Coordinator
 from sluice.publishers.coordination.part_order import await_part_order
 from sluice.publishers.errors import BadBlock, FrameError, PartOrderTimeout, PublishFailed, PublishStopped
 from sluice.publishers.report import PublishReport, QueryTotals
 from sluice.publishers.sources.block_gateways import BlockGateways
-from sluice.publishers.spark import block_sink
+from sluice.publishers.spark import block_sink, sink_options
 from sluice.publishers.spark.block_sink import (
     BATCH_REPORTS_KEPT,
     LAST_WORD_SECONDS,
-    PACE_LEAD_SECONDS,
     BlockStreamStreamWriter,
     BlockStreamWriter,
     PartitionPublished,
-    _paced,
     read_reports,
     read_totals,
 )
@@ -288,29 +286,6 @@ def test_abort_waits_no_longer_than_a_second_for_a_gateway_that_says_nothing(
     assert "the job failed; as far as is known no block is stored" in caplog.messages
 
 
-async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        asked.append(seconds)
-
-    async def source() -> AsyncIterator[Block]:
-        for number in range(5):
-            yield Block(number, ())
-
-    async def run(is_beginning: bool) -> list[int]:
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-        paced = _paced(source(), per_second=0.001, is_beginning=is_beginning)
-        return [block.number async for block in paced]
-
-    for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
-        asked.clear()
-        assert await run(is_beginning) == [0, 1, 2, 3, 4]
-        # A block is due every 1,000 s and up to half of that later, by chance; no time passes here.
-        for count, seconds in enumerate(asked):
-            assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500
-
-
 def test_the_pace_of_a_later_partition_begins_when_it_is_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,11 +299,11 @@ def test_the_pace_of_a_later_partition_begins_when_it_is_next(
 
     async def pacing(blocks: AsyncIterator[Block], *arguments: Any, **named: Any) -> AsyncIterator[Block]:
         order.append("pace")
-        async for block in _paced(blocks, *arguments, **named):
+        async for block in paced(blocks, *arguments, **named):
             yield block
 
     monkeypatch.setattr(block_sink, "await_part_order", waiting)
-    monkeypatch.setattr(block_sink, "_paced", pacing)
+    monkeypatch.setattr(sink_options, "paced", pacing)
     in_task(monkeypatch, 1)
     store(tmp_path, BLOCKS[:5])
     with node_thread(tmp_path) as node:

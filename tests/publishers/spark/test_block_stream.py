@@ -19,13 +19,12 @@ from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import blocks_in, read_chain
 from sluice.publishers.errors import OptionError, SchemaError, SourceUnreachable
 from sluice.publishers.spark.block_stream import (
-    SUBSCRIPTIONS_MAX,
     BlockStreamDataSource,
     BlockStreamReader,
-    SubscriptionOptions,
     SubscriptionReader,
 )
 from sluice.publishers.spark.schema import BLOCK_COLUMNS, spark_schema
+from sluice.publishers.spark.source_options import SUBSCRIPTIONS_MAX, SubscriptionOptions
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 

@@ -23,7 +23,7 @@ from sluice.publishers.blocks.block_layouts import zip_of
 from sluice.publishers.blocks.block_places import read_chain
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.errors import BlockFileError, BlockListError, FrameError, OptionError, SchemaError
-from sluice.publishers.spark import folders
+from sluice.publishers.spark import remote_store
 from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.block_files import BlockFilesDataSource
 from sluice.publishers.spark.failures import reason_in
@@ -192,11 +192,11 @@ def test_a_stream_cleans_up_under_the_name_of_its_checkpoint(tmp_path: Path) -> 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folders._connect.cache_clear()
+    remote_store._connect.cache_clear()
     with as_s3_user(), s3_server() as port:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         yield
-    folders._connect.cache_clear()
+    remote_store._connect.cache_clear()
 
 
 def blocks_in_store(url: str) -> list[Block]:

@@ -15,7 +15,7 @@ from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import BlockPlace
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.errors import BlockFileError, BlockListError, OptionError
-from sluice.publishers.spark import folders
+from sluice.publishers.spark import remote_store
 from sluice.publishers.spark.folders import BlockFolders, folder_of, target_of
 from tests.publishers import field_files
 
@@ -50,7 +50,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             raise ValueError("Unexpected query parameter in S3 URI: 'allow_delayed_open'")
         return fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), rest
 
-    folders._connect.cache_clear()
+    remote_store._connect.cache_clear()
     monkeypatch.setattr(fs, "FileSystem", type("FileSystem", (), {"from_uri": from_uri}))
     return "s3a://bucket/chain/"
 

@@ -21,7 +21,8 @@ from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from sluice.publishers.errors import OptionError, PrepareError, SchemaError, SparkJobFailed
 from sluice.publishers.sources.stream_runs import PagesReader
 from sluice.publishers.spark import chain_start, entries_to_blocks, link_blocks
-from sluice.publishers.spark.network_stream import NetworkOptions, _in_order, plan_entries, planned_blocks
+from sluice.publishers.spark.network_stream import _in_order, plan_entries, planned_blocks
+from sluice.publishers.spark.source_options import NetworkOptions
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.reference_data import needs_stream

@@ -1,16 +1,15 @@
-"""Blocks prepared in a thread."""
+"""Blocks prepared in a thread, and their pace."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra spark")
-
 from sluice.gateway.blocks.block import Block
-from sluice.publishers.spark.block_sink import PreparedBlocks
+from sluice.publishers.client.feeding import PACE_LEAD_SECONDS, PreparedBlocks, paced
 
 
 def blocks(count: int, size: int = 100) -> Iterator[Block]:
@@ -85,3 +84,26 @@ async def test_nothing_at_all() -> None:
     prepared = PreparedBlocks(blocks(0), 10)
     prepared.start()
     assert await numbers_of(prepared) == []
+
+
+async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    async def source() -> AsyncIterator[Block]:
+        for number in range(5):
+            yield Block(number, ())
+
+    async def run(is_beginning: bool) -> list[int]:
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        blocks = paced(source(), per_second=0.001, is_beginning=is_beginning)
+        return [block.number async for block in blocks]
+
+    for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
+        asked.clear()
+        assert await run(is_beginning) == [0, 1, 2, 3, 4]
+        # A block is due every 1,000 s and up to half of that later, by chance; no time passes here.
+        for count, seconds in enumerate(asked):
+            assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500

@@ -1,0 +1,207 @@
+"""The sources of `sluice publish` as chains that this process reads: blocks in order of number.
+
+What is known of the ends is checked before the first block is read, as for a DataFrame. Tables and Parquet
+files are for Spark.
+Source: docs/spark.md, "sluice publish".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from sluice.datastream.layout import Entry
+from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BlockDecoder
+from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.blocks.block_places import BlockPlace
+from sluice.publishers.blocks.linking import sign_block
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.blocks.stream_grouping import StreamBlocks
+from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.entry_server import EntryServers
+from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
+from sluice.publishers.spark.chain_sources import (
+    check_ends,
+    listed_places,
+    served_entries,
+    server_options,
+    subscribed,
+)
+from sluice.publishers.spark.folders import BlockFolders, folder_of
+from sluice.publishers.spark.source_names import SourceKind, SourceName
+from sluice.publishers.spark.source_options import NetworkOptions, StreamOptions
+from sluice.publishers.verify.verify_sources import StoredSource
+
+__all__ = ["LocalChain", "open_chain", "prepared", "size_of", "why_spark"]
+
+LOCAL_KINDS: Final[frozenset[SourceKind]] = frozenset(
+    ("blockfiles", "blockstream", "datastream", "server", "file")
+)
+"""The sources that need no Spark."""
+
+_SPARK_OPTIONS: Final = {
+    "blockfiles": frozenset(("decode", "mode")),
+    "datastream": frozenset(("decode", "generation", "from", "to")),
+}
+"""Options of sources that change the rows of a DataFrame."""
+
+_Entries = Callable[[], Iterator[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChain:
+    """A chain, ready to be read."""
+
+    blocks: Callable[[], Iterator[Block]]
+    first_block: int | None = None
+    """None: unknown before the blocks are read."""
+    last_block: int | None = None
+    """None: unknown before the blocks are read."""
+
+
+def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
+    """Find the blocks that are there now; both ends of `numbers` must be there.
+
+    Raises:
+        BlockListError: the blocks are no chain, or not the wanted ones. Of a network's stream, reading raises
+            it.
+        OptionError, SourceRefused, SourceUnreachable: the source cannot be read.
+    """
+    what = why_spark(source)
+    if what is not None:
+        raise OptionError("engine", f"local with {what}", "spark, which alone reads it")
+    if source.kind == "blockfiles":
+        folders, places = listed_places(source, numbers)
+        return LocalChain(partial(_read_places, folders, places), places[0].number, places[-1].number)
+    if source.kind == "blockstream":
+        gateways, first, last = subscribed(source, numbers)
+        return LocalChain(lambda: gateways.blocks(first, last), first, last)
+    if source.kind == "datastream" and not source.is_server:
+        return _stored(source, numbers)
+    entries: _Entries = partial(_entries_of_file, source)
+    if source.is_server:
+        entries = partial(_entries_of_server, source, served_entries(source, numbers))
+    if not source.is_network:
+        return LocalChain(partial(_decoded, source, numbers, entries))
+    last = numbers.end - 1 if numbers.end is not None else None
+    return LocalChain(partial(_made, source, numbers, entries), numbers.first, last)
+
+
+def why_spark(source: SourceName) -> str | None:
+    """Return what of a source only Spark reads; None: nothing."""
+    if source.kind not in LOCAL_KINDS:
+        return f"the source {source}"
+    names = _SPARK_OPTIONS.get(source.kind, frozenset()) & {name.lower() for name in source.options}
+    return f"--option {min(names)}" if names else None
+
+
+def size_of(source: SourceName, numbers: NumberRange) -> int | None:
+    """Return the bytes of a source's files on this machine; None: it is elsewhere.
+
+    Raises BlockListError or OptionError.
+    """
+    if source.kind == "blockfiles":
+        folders, places = listed_places(source, numbers)
+        if folders.is_remote:
+            return None
+        return sum(Path(path).stat().st_size for path in {place.path for place in places})
+    if source.is_server or source.kind not in ("datastream", "file"):
+        return None
+    return stream_file_in(folder_of(source.location)).stat().st_size
+
+
+def prepared(blocks: Iterator[Block], key: KeyPlace | None, *, is_checked: bool) -> Iterator[Block]:
+    """Yield the blocks as they are sent: checked, and signed if there is a key.
+
+    Raises BadBlock, KeyFileError or PrepareError.
+    """
+    check = OfferCheck()
+    signing_key = None if key is None else key.load()
+    for block in blocks:
+        if is_checked:
+            check.check(block)
+        if signing_key is None:
+            yield block
+        else:
+            yield Block(block.number, sign_block(block.number, block.items, signing_key))
+
+
+# --- blocks -------------------------------------------------------------------------------------------------
+
+
+def _read_places(folders: BlockFolders, places: Sequence[BlockPlace]) -> Iterator[Block]:
+    with folders.reader() as reader:
+        for place in places:
+            yield reader.read(place)
+
+
+def _stored(source: SourceName, numbers: NumberRange) -> LocalChain:
+    stored = StoredSource(folder_of(source.location), numbers, StreamOptions.parse(source.options).store)
+    held = stored.numbers
+    check_ends(source, numbers, (held[0], held[-1]), held)
+    return LocalChain(lambda: (Block(job.number, job.items) for job in stored.jobs()), held[0], held[-1])
+
+
+# --- entries ------------------------------------------------------------------------------------------------
+
+
+def _entries_of_file(source: SourceName) -> Iterator[Entry]:
+    with PagesReader(stream_file_in(folder_of(source.location))) as pages:
+        if pages.header.total_entries:
+            yield from chain.from_iterable(pages.pages_from(pages.run_from(0)))
+
+
+def _entries_of_server(source: SourceName, wanted: range) -> Iterator[Entry]:
+    options = server_options(source)
+    servers = EntryServers(
+        parse_addresses(source.location, port_min=1),
+        options.stream_type,
+        options.tls,
+        deadline_seconds=options.deadline_seconds,
+    )
+    for entry in servers.entries(wanted.start):
+        yield entry
+        if entry.number + 1 >= wanted.stop:
+            return
+
+
+def _decoded(source: SourceName, numbers: NumberRange, entries: _Entries) -> Iterator[Block]:
+    """Decode the blocks of a node's stream."""
+    decoder = BlockDecoder()
+    for entry in entries():
+        stored = decoder.feed(entry.type, entry.data)
+        if stored is None or stored.number < numbers.first:
+            continue
+        if stored.number not in numbers:
+            return
+        yield Block(stored.number, stored.items)
+
+
+def _made(source: SourceName, numbers: NumberRange, entries: _Entries) -> Iterator[Block]:
+    """Make the blocks of a network's stream."""
+    options = NetworkOptions.parse(source.options, is_server=source.is_server)
+    maker = StreamBlocks(options.grouping, block_bytes_max=options.block_bytes_max)
+    next_number = 0
+    for entry in entries():
+        block = maker.feed(entry.number, entry.type, entry.data)
+        if block is None:
+            continue
+        next_number = block.number + 1
+        if block.number in numbers:
+            yield block
+        if numbers.end is not None and next_number >= numbers.end:
+            return
+    if options.keep_incomplete and (rest := maker.finish()) is not None:
+        next_number = rest.number + 1
+        if rest.number in numbers:
+            yield rest
+    if next_number == 0:
+        raise BlockListError(str(source), "its entries make no complete block")
+    check_ends(source, numbers, (0, next_number - 1), range(next_number))

@@ -1,0 +1,245 @@
+"""`sluice publish` without Spark: this process reads the chain once, and its publishers race.
+
+    source ──► thread: read, check, sign ──► race ──┬──► publisher-1 ──► gateways
+                                                    └──► publisher-2 ──► gateways
+
+The publishers run in a thread of their own. The calling thread shows the progress and hears signals.
+Source: docs/spark.md, "sluice publish"; docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers import limits
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.client.client import PublishClient
+from sluice.publishers.client.feeding import PreparedBlocks, run_with_thread
+from sluice.publishers.client.racing import race
+from sluice.publishers.errors import PublisherError, PublishFailed
+from sluice.publishers.job.job import GatewayStatus
+from sluice.publishers.job.local_chain import LocalChain, open_chain, prepared
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.report import (
+    AcknowledgementRate,
+    JobFailure,
+    JobProgress,
+    JobReport,
+    PublishReport,
+    by_publisher,
+    safe_through_of,
+)
+from sluice.publishers.spark.gateway_options import gateways_of, rotated, tls_gateway_options
+from sluice.publishers.spark.options import current_names
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
+from sluice.publishers.spark.source_names import SourceName
+
+__all__ = ["publish_locally"]
+
+_STOP_WAIT_SECONDS = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
+
+
+def publish_locally(
+    source: SourceName,
+    gateways: Sequence[str],
+    publishers: int = 1,
+    *,
+    numbers: NumberRange | None = None,
+    key: KeyPlace | None = None,
+    publisher_prefix: str = "publisher",
+    tls: ClientTls | None = None,
+    sink_options: dict[str, str] | None = None,
+    on_progress: Callable[[JobProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> JobReport:
+    """Publish a chain by racing publishers in this process; the arguments are those of `job.publish`.
+
+    Raises:
+        PublisherError: the source cannot be read or is no chain, or an option is wrong; nothing was sent.
+    """
+    numbers = numbers or NumberRange()
+    chain = open_chain(source, numbers)
+    prioritized = gateways_of({"gateways": ",".join(gateways)})
+    texts = {**current_names(sink_options or {}, FORMER_NAMES), **tls_gateway_options(tls)}
+    if source.is_network:
+        texts = {"check": "false", **texts}
+    options = [
+        SinkOptions.parse(
+            texts
+            | {"gateways": ",".join(rotated(prioritized, at)), "publisher_id": f"{publisher_prefix}-{at + 1}"}
+        )
+        for at in range(publishers)
+    ]
+    with GatewayStatus(rotated(prioritized, 0), tls) as status:
+        running = _Race(chain, options, key)
+        running.start()
+        try:
+            _watch(running, status, on_progress, stop)
+        except BaseException:
+            running.abandon()
+            raise
+    return running.report()
+
+
+def _watch(
+    running: _Race,
+    status: GatewayStatus,
+    on_progress: Callable[[JobProgress], None] | None,
+    stop: threading.Event | None,
+) -> None:
+    while running.is_alive():
+        if stop is not None and stop.is_set():
+            running.stop()
+        if on_progress is not None:
+            on_progress(running.progress(*status.ask()))
+        running.join(limits.STATUS_POLL_SECONDS)
+    if on_progress is not None:
+        on_progress(running.progress(*status.ask()))
+
+
+class _Race(threading.Thread):
+    """The publishers, in a thread with an event loop."""
+
+    def __init__(self, chain: LocalChain, options: Sequence[SinkOptions], key: KeyPlace | None) -> None:
+        super().__init__(name="publishers", daemon=True)
+        self._chain = chain
+        self._options = options
+        self._key = key
+        self._clients: list[PublishClient] = []
+        self._reports: list[PublishReport] = []
+        """Made in the event loop, where they change."""
+        self._rate = AcknowledgementRate()
+        self._started_at = time.monotonic()
+        self._ended_at: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._give_up_at: float | None = None
+        self._is_read = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Publish the chain; what goes wrong is in the report."""
+        try:
+            run_with_thread(self._publish)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended_at = time.monotonic()
+
+    async def _publish(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        first = self._options[0]
+        blocks = prepared(self._chain.blocks(), self._key, is_checked=first.is_checked)
+        ahead = PreparedBlocks(blocks, first.prepared_bytes)
+        ahead.start()
+
+        async def read() -> AsyncIterator[Block]:
+            async for block in ahead:
+                yield block
+            self._is_read = True
+
+        noting = asyncio.create_task(self._note())
+        racers = [racer for one in self._options for racer in one.racers(one.publisher_id)]
+        try:
+            await race(
+                read(),
+                racers,
+                first.client_options(),
+                first.prepared_bytes,
+                self._clients.append,
+                first.pace(is_beginning=True),
+            )
+        finally:
+            noting.cancel()
+            self._reports = [client.report() for client in self._clients]
+            ahead.stop()
+
+    async def _note(self) -> None:
+        while True:
+            self._reports = [client.report() for client in self._clients]
+            await asyncio.sleep(limits.STATUS_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Let each publisher finish the block in flight; call it again and again."""
+        if self._loop is None:
+            return
+        if self._give_up_at is None:
+            self._give_up_at = time.monotonic() + _STOP_WAIT_SECONDS
+            for client in self._clients:
+                self._loop.call_soon_threadsafe(client.stop)
+        elif time.monotonic() > self._give_up_at:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End the publishers at once."""
+        deadline = time.monotonic() + limits.CLOSE_TIMEOUT_SECONDS
+        # The first cancellation lets a publisher finish its block, the second does not.
+        while self.is_alive() and time.monotonic() < deadline:
+            if self._loop is not None and self._task is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            self.join(0.05)
+
+    def progress(self, last_stored: int | None, is_reachable: bool) -> JobProgress:
+        """Return the progress, with what a gateway says of itself."""
+        rows = self._rows()
+        return JobProgress(
+            last_stored=last_stored,
+            is_reachable=is_reachable,
+            ready=len(self._clients),
+            running=len(self._options) if self.is_alive() else 0,
+            elapsed_seconds=time.monotonic() - self._started_at,
+            first_block=self._chain.first_block,
+            last_block=self._chain.last_block,
+            safe_through=safe_through_of(rows),
+            blocks_per_second=self._blocks_per_second(rows),
+            publishers=rows,
+            is_stopping=self._give_up_at is not None,
+        )
+
+    def report(self) -> JobReport:
+        """Return the report of a race that is over; raise an error that is no publisher's."""
+        rows = self._rows(with_latency=True)
+        if isinstance(self._error, PublisherError) and not isinstance(self._error, PublishFailed):
+            reasons = {row.publisher_id: str(self._error) for row in rows}  # of the source, which all share
+        elif self._error is None or isinstance(self._error, PublishFailed):
+            reasons = {row.publisher_id: row.failure for row in rows if row.failure is not None}
+        else:
+            raise self._error
+        is_stopped = self._give_up_at is not None
+        is_whole = self._is_read and not any(row.unacknowledged for row in rows)
+        firsts = [row.first_block for row in rows if row.first_block is not None]
+        lasts = [row.last_block for row in rows if row.last_block is not None]
+        chain = self._chain
+        assert self._ended_at is not None
+        return JobReport(
+            first_block=chain.first_block if chain.first_block is not None else min(firsts, default=None),
+            last_block=chain.last_block if chain.last_block is not None else max(lasts, default=None),
+            publishers=rows,
+            failures=tuple(JobFailure(*pair) for pair in reasons.items()),
+            elapsed_seconds=self._ended_at - self._started_at,
+            blocks_per_second=self._blocks_per_second(rows),
+            is_interrupted=is_stopped and not is_whole,
+        )
+
+    def _rows(self, *, with_latency: bool = False) -> tuple[PublishReport, ...]:
+        return tuple(
+            row
+            for one in self._options
+            for row in by_publisher(
+                one.publisher_id,
+                [report for report in self._reports if _is_of(report, one.publisher_id)],
+                with_latency=with_latency,
+            )
+        )
+
+    def _blocks_per_second(self, rows: Sequence[PublishReport]) -> float:
+        return self._rate.of(rows, self._started_at, self._ended_at or time.monotonic())
+
+
+def _is_of(report: PublishReport, publisher_id: str) -> bool:
+    return report.publisher_id == publisher_id or report.publisher_id.startswith(f"{publisher_id}.")

@@ -1,0 +1,271 @@
+"""The options of the sources, checked. Without Spark they serve `sluice publish --engine local`.
+
+Source: docs/spark.md, "Sources".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sluice.datastream.events.events import Generation
+from sluice.gateway.archive.objects import StoreOptions
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers import limits
+from sluice.publishers.blocks.stream_grouping import Grouping
+from sluice.publishers.errors import OptionError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, BLOCKS_PER_BATCH_DEFAULT, PARTITIONS_MAX
+from sluice.publishers.number_range import NUMBER_MAX, NumberRange
+from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
+from sluice.publishers.spark.folders import BlockFolders
+from sluice.publishers.spark.gateway_options import (
+    GATEWAY_OPTIONS,
+    TLS_OPTIONS,
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
+)
+from sluice.publishers.spark.options import (
+    block_bounds,
+    check_known,
+    flag,
+    given,
+    one_of,
+    option_names,
+    positive,
+    processor_count,
+    whole_number,
+)
+
+__all__ = [
+    "FIRST",
+    "LATEST",
+    "FileOptions",
+    "NetworkOptions",
+    "StreamOptions",
+    "SubscriptionOptions",
+    "generation_of",
+]
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Most parts, each a subscription; a gateway has 1,000 at once and Spark runs a few."""
+ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
+"""Entries in one batch of a streaming query."""
+FIRST, LATEST = "first", "latest"
+FILE_DECODES: Final = ("blocks", "hashes")
+STREAM_DECODES: Final = ("entries", "blocks", "events")
+_FILE_NAMES: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
+_SUBSCRIPTION_NAMES: Final = GATEWAY_OPTIONS | option_names(
+    "from to partitions blocks_per_batch deadline_seconds path"
+)
+_STREAM_NAMES: Final = TLS_OPTIONS | option_names(
+    "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
+    "endpoint region"
+)
+_NETWORK_NAMES: Final = option_names("group_by generation max_block_bytes")
+_NETWORK_FILE_NAMES: Final = option_names("partitions")
+_NETWORK_SERVER_NAMES: Final = TLS_OPTIONS | option_names(
+    "partitions entries_per_batch stream_type deadline_seconds"
+)
+
+
+# --- block files --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The source's options, checked."""
+
+    folders: BlockFolders
+    first_block: int | None = None
+    """None: the first there is."""
+    last_block: int | None = None
+    """None: the last there is."""
+    partition_count: int = field(default_factory=processor_count)
+    """The most partitions."""
+    decode: str = "blocks"
+    is_checked: bool = False
+    """True: check blocks as gateways do, except for proofs."""
+    mode: str = "failfast"
+    blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> FileOptions:
+        """Read the options that Spark passes; raise OptionError."""
+        check_known(options, _FILE_NAMES)
+        first, last = block_bounds(options)
+        return cls(
+            folders=BlockFolders(_paths(options)),
+            first_block=first,
+            last_block=last,
+            **given(
+                partition_count=whole_number(options, "partitions", 1, PARTITIONS_MAX),
+                decode=one_of(options, "decode", FILE_DECODES),
+                is_checked=flag(options, "check"),
+                mode=one_of(options, "mode", ("failfast", "permissive")),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+            ),
+        )
+
+    @property
+    def is_permissive(self) -> bool:
+        """True if a damaged file is a row, not an error."""
+        return self.mode == "permissive"
+
+    @property
+    def numbers(self) -> NumberRange:
+        """The blocks from `from` to `to`."""
+        end = None if self.last_block is None else self.last_block + 1
+        return NumberRange(self.first_block or 0, end)
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    text = options.get("paths")
+    if text is None:
+        return [options.get("path", "")]
+    with suppress(ValueError):
+        paths = json.loads(text)
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            return paths
+    raise OptionError("paths", repr(text), "a JSON array of paths")
+
+
+# --- gateways -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """The options of reading."""
+
+    gateways: tuple[str, ...]
+    tls: ClientTls | None = None
+    """None: connect without TLS."""
+    message_bytes: int = limits.MESSAGE_BYTES_MAX
+    begin: int | str = FIRST
+    """A block number, `first` or `latest`."""
+    last_block: int | None = None
+    """None: the last there is; for a stream, none."""
+    partition_count: int | None = None
+    """None: the processors for a batch, 1 for a stream."""
+    blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
+        """Read the options that Spark passes; raise OptionError."""
+        check_known(options, _SUBSCRIPTION_NAMES)
+        word = options.get("from", "").strip().lower()
+        is_word = word in (FIRST, LATEST)
+        first = None if is_word else whole_number(options, "from", 0, NUMBER_MAX - 1)
+        return cls(
+            gateways=rotated(gateways_of(options), 0),
+            tls=gateway_tls(options),
+            message_bytes=message_bytes_of(options),
+            **given(
+                begin=word if is_word else first,
+                last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
+                partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            ),
+        )
+
+    def connect(self) -> BlockGateways:
+        """Return the gateways to read from."""
+        return BlockGateways(
+            self.gateways,
+            self.tls,
+            deadline_seconds=self.deadline_seconds,
+            message_bytes_max=self.message_bytes,
+        )
+
+    def held(self) -> HeldRange:
+        """Return what the first gateway that answers holds; raise SourceUnreachable."""
+        return self.connect().held_surely()
+
+
+# --- data streams -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """The source's options, checked."""
+
+    decode: str = "entries"
+    generation: Generation | None = None
+    """None: by the bytes."""
+    partition_count: int = field(default_factory=processor_count)
+    first_number: int = 0
+    """The first entry; of a file or an archive with `decode` `blocks`, the first block."""
+    last_number: int = NUMBER_MAX
+    """The last of them."""
+    store: StoreOptions = field(default_factory=StoreOptions)
+    """Of an archive."""
+    entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
+    stream_type: int = 1
+    tls: ClientTls | None = None
+    """Of a server; None: connect without."""
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> StreamOptions:
+        """Read the options that Spark passes; raise OptionError."""
+        check_known(options, _STREAM_NAMES)
+        return cls(
+            **given(
+                decode=one_of(options, "decode", STREAM_DECODES),
+                generation=generation_of(options),
+                partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
+                first_number=whole_number(options, "from", 0, NUMBER_MAX),
+                last_number=whole_number(options, "to", 0, NUMBER_MAX),
+                store=StoreOptions(
+                    options.get("endpoint"),
+                    options.get("region"),
+                    tls_ca=Path(options["tls_ca"]) if options.get("tls_ca") else None,
+                ),
+                entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
+                stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
+                tls=gateway_tls(options),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            )
+        )
+
+
+# --- a network's own stream ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The options of the sources `server` and `file` of `sluice publish`."""
+
+    grouping: Grouping
+    keep_incomplete: bool = False
+    block_bytes_max: int = BLOCK_FILE_BYTES_MAX
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_server: bool) -> NetworkOptions:
+        """Read the options; raise OptionError."""
+        options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
+        source_names = _NETWORK_SERVER_NAMES if is_server else _NETWORK_FILE_NAMES
+        own_names = _NETWORK_NAMES if is_server else _NETWORK_NAMES | {"keep_incomplete"}
+        check_known(options, source_names | own_names)
+        source = {name: value for name, value in options.items() if name in source_names}
+        StreamOptions.parse(source)
+        grouping = Grouping.parse(options.get("group_by", "batch").strip(), generation_of(options))
+        own = given(
+            keep_incomplete=flag(options, "keep_incomplete"),
+            block_bytes_max=whole_number(options, "max_block_bytes", 1, NUMBER_MAX),
+        )
+        return cls(grouping, source=source, **own)
+
+
+def generation_of(options: Mapping[str, str]) -> Generation | None:
+    """Read the option `generation`; None: by the bytes. Raises OptionError."""
+    chosen = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
+    return None if chosen in (None, "auto") else Generation(chosen)
