@@ -22,6 +22,7 @@ __all__ = [
     "ItemTooLarge",
     "MachineError",
     "MakerOptionError",
+    "MisbehaviourFailed",
     "OptionError",
     "PartOrderTimeout",
     "PrepareError",
@@ -236,6 +237,16 @@ class PublishFailed(PublisherError):
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
+
+
+@dataclass(eq=False, repr=False)
+class MisbehaviourFailed(PublisherError):
+    """There is no block to misbehave with."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(eq=False, repr=False)

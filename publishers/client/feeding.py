@@ -6,6 +6,7 @@ import asyncio
 import random
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
@@ -36,15 +37,21 @@ def run_with_thread(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT
 
 
 async def paced(
-    blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
+    blocks: AsyncIterator[Block], per_second: float, *, opened_at: float | None
 ) -> AsyncIterator[Block]:
     """Yield each block when it is due, or by chance up to half an interval later.
 
-    So do consensus nodes: none is always the first. Times count from the first block that is asked for; at
-    the beginning of the chain all racing publishers first get time to connect.
+    So do consensus nodes: none is always the first.
+
+    Args:
+        opened_at: when the race began, in seconds since 1970. From there all racing publishers get
+            PACE_LEAD_SECONDS to connect; then they have the same beats, though they began a moment apart.
+            None: times count from the first block that is asked for.
     """
     loop = asyncio.get_running_loop()
-    started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
+    started, count = loop.time(), 0
+    if opened_at is not None:
+        started += opened_at - time.time() + PACE_LEAD_SECONDS
     async for block in blocks:
         due = started + (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, due - loop.time()))

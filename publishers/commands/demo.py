@@ -1,4 +1,4 @@
-"""`sluice demo`: the main job from end to end, with a progress display and a summary."""
+"""`sluice demo`: three nodes, racing publishers and what goes wrong, with a timeline and a summary."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import math
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final, Literal
 
 import click
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +27,7 @@ from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.table_lines import table_lines
 from sluice.publishers.blocks.block_places import blocks_in, check_no_gaps
 from sluice.publishers.blocks.maker import MakerOptions
-from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, run_demo
+from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, Show, run_demo
 from sluice.publishers.errors import PublisherError
 from sluice.publishers.limits import MAKER_BLOCKS_MAX
 from sluice.publishers.verify.verify_run import make_verifier
@@ -33,26 +35,36 @@ from sluice.publishers.verify.verify_run import make_verifier
 __all__ = ["command", "print_result"]
 
 
+BLOCKS: Final = 600
+QUICK_BLOCKS: Final = 200
+
+
 class DemoFailed(PublisherError):
     """The demo's summary shows a fault."""
 
 
-@click.command("demo", short_help="Run a node, racing publishers and a reader, and sum up.")
+@click.command("demo", short_help="Run three nodes and racing publishers, and let things go wrong.")
 @click.option(
     "--blocks",
     "block_count",
     type=click.IntRange(1, MAKER_BLOCKS_MAX),
-    default=300,
-    show_default=True,
+    show_default=f"{BLOCKS}; with --quick {QUICK_BLOCKS}",
     metavar="N",
     help="How many blocks to make.",
+)
+@click.option("--quick", is_flag=True, help="Take 20 seconds: fewer blocks, and publishers without Spark.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "spark")),
+    show_default="spark; with --quick local",
+    help="What the publishers are: parts of this process, or Spark jobs.",
 )
 @click.option(
     "--source",
     type=NamedPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Publish the block files of this folder instead of made ones. The node checks their proofs with "
-    "--ledger-key; without one it runs in mode hash and checks no signatures.",
+    help="Publish the block files of this folder instead of made ones. The nodes check their proofs with "
+    "--ledger-key; without one they run in mode hash and check no signatures.",
 )
 @click.option(
     "--ledger-key",
@@ -67,10 +79,10 @@ class DemoFailed(PublisherError):
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
-    default=50.0,
+    default=20.0,
     show_default=True,
     metavar="BLOCKS",
-    help="Blocks a second that the network makes; 0: as many as the node takes.",
+    help="Blocks a second that the network makes; 0: as many as the nodes take.",
 )
 @click.option("--transactions-per-block", type=int, default=10, show_default=True, help="Of made blocks.")
 @click.option("--item-bytes", type=int, default=1024, show_default=True, help="Largest items of made blocks.")
@@ -78,14 +90,16 @@ class DemoFailed(PublisherError):
     "--folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Empty folder for blocks, the node's data and logs. Default: a new temporary folder.",
+    help="Empty folder for blocks, the nodes' data and logs. Default: a new temporary folder.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--grpc", metavar="HOST:PORT", help="The node's gRPC address. Default: a free port.")
-@click.option("--tcp", metavar="HOST:PORT", help="The node's TCP address. Default: a free port.")
+@click.option("--grpc", metavar="HOST:PORT", help="The first node's gRPC address. Default: a free port.")
+@click.option("--tcp", metavar="HOST:PORT", help="The first node's TCP address. Default: a free port.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
-    block_count: int,
+    block_count: int | None,
+    quick: bool,
+    engine: Literal["local", "spark"] | None,
     source: Path | None,
     ledger_keys: tuple[str, ...],
     publishers: int,
@@ -98,17 +112,20 @@ def command(
     tcp: str | None,
     as_json: bool,
 ) -> None:
-    """Run a node, three racing Spark publishers and a TCP client, and sum up what happened.
+    """Run three nodes and racing publishers, let things go wrong, and check what came of it.
 
-    Exit status 1 if a block was not acknowledged to every publisher, or not read back unchanged. Ctrl-C ends
-    it at any moment.
+    \b
+    A publisher hangs in the middle of a block: it times out, and another publisher sends the block.
+    A publisher sends a block with a wrong proof: it is refused.
+    A publisher lags: it is told to skip, or that its block is stored.
+    The active node is killed: a standby takes over, and the old node returns as a standby.
+
+    A TCP reader and a gRPC reader compare every block with what was published, all the while. At the end the
+    demo checks that nothing was lost, repeated or out of order, that all nodes have the same bytes, and that
+    all of the above did happen. Exit status 1 if anything is not so. Ctrl-C ends it at any moment.
     """
     if ledger_keys and source is None:
         raise click.UsageError("--ledger-key goes with --source: made blocks have a key of their own")
-    node_arguments = [word for key in ledger_keys for word in ("--ledger-key", key)]
-    for flag, text in (("--grpc", grpc), ("--tcp", tcp)):
-        if text is not None:
-            node_arguments += [flag, str(parse_address(text))]
     if not math.isfinite(rate):
         raise click.BadParameter(f"{rate:g} is no number of blocks a second", param_hint="--rate")
     maker = MakerOptions(transactions_per_block=transactions_per_block, item_bytes=item_bytes)
@@ -118,20 +135,27 @@ def command(
         make_verifier(TrustedKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
     options = DemoOptions(
         folder=_claim(folder),
-        block_count=block_count,
+        block_count=block_count or (QUICK_BLOCKS if quick else BLOCKS),
         source=source,
         publishers=publishers,
         blocks_per_second=rate or None,
+        engine=engine or ("local" if quick else "spark"),
         master=master,
-        node_arguments=tuple(node_arguments),
+        ledger_keys=ledger_keys,
+        grpc=None if grpc is None else str(parse_address(grpc)),
+        tcp=None if tcp is None else str(parse_address(tcp)),
         maker=maker,
     )
     for number in unless_ignored(signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     console = Console(stderr=as_json)
     click.echo(f"Everything goes to {options.folder}", err=as_json)
-    with _Display(console) as display:
-        result = run_demo(options, display.update)
+    try:
+        with _Display(console) as display:
+            result = run_demo(options, display)
+    except KeyboardInterrupt:
+        click.echo("sluice: interrupted; the nodes are stopped", err=True)
+        raise
     if as_json:
         click.echo(json.dumps(_json_of(result)))
     else:
@@ -158,102 +182,101 @@ def _claim(folder: Path | None) -> Path:
     return folder.absolute()
 
 
-class _Display:
-    """Bars on a terminal; when piped, a line for each step and each fifth of the blocks."""
+class _Display(Show):
+    """A bar for each phase on a terminal, below the timeline; when piped, the timeline alone."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said = ""
+        self._started = time.monotonic()
         self._bars = Progress(
-            TextColumn("{task.description:<22}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.description:<32}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[counts]:>11}"),
             TimeElapsedColumn(),
             console=console,
+            transient=True,
         )
-        self._stored = self._bars.add_task("making blocks", total=None)
-        self._read = self._bars.add_task("read by a TCP client", total=None, visible=False)
-        self._live = Live(self._bars, console=console, refresh_per_second=8) if console.is_terminal else None
+        self._tasks: dict[str, TaskID] = {}
+        self._counted: set[str] = set()
 
     def __enter__(self) -> _Display:
-        if self._live is not None:
-            self._live.start()
+        if self._console.is_terminal:
+            self._bars.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._bars.stop()
 
-    def update(self, progress: DemoProgress) -> None:
-        """Show the progress."""
-        total = progress.block_count or None
-        if self._live is None:
-            fifth = 5 * progress.done // progress.block_count if progress.block_count else 0
-            said = f"{progress.step}: {fifth * 20}%" if fifth else progress.step
-            if said != self._said:
-                self._said = said
-                self._console.print(said, highlight=False)
-            return
-        self._bars.update(self._stored, description=progress.step, total=total, completed=progress.done)
-        self._bars.update(
-            self._read, total=total, completed=progress.read, visible=progress.step != "making blocks"
-        )
+    def progress(self, progress: DemoProgress) -> None:
+        """Show the bar of a phase; one without counts ends when the next phase begins."""
+        phase, total = progress.phase, progress.total
+        if phase not in self._tasks:
+            for before, task in self._tasks.items():
+                if before not in self._counted:
+                    self._bars.update(task, total=1, completed=1)
+            self._tasks[phase] = self._bars.add_task(phase, total=total, counts="")
+            if not self._console.is_terminal:
+                self.happened(phase)
+        if total is not None:
+            self._counted.add(phase)
+            counts = f"{progress.done:,}/{total:,}"
+            self._bars.update(self._tasks[phase], completed=progress.done, total=total, counts=counts)
+
+    def happened(self, text: str) -> None:
+        """Print a line of the timeline, with its time."""
+        line = f"{time.monotonic() - self._started:5.1f} s  {text}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=not self._console.is_terminal)
 
 
 def print_result(console: Console, result: DemoResult) -> None:
     """Print the summary: tables on a terminal, else plain lines."""
     race, sums = _race_rows(result), _sum_rows(result)
+    claims = [("holds" if claim.holds else "FAILS", claim.name, claim.said) for claim in result.claims]
     if not console.is_terminal:
-        click.echo("\n".join([*table_lines(race), "", *table_lines(sums)]))
+        parts = (table_lines(race), table_lines(sums), table_lines(claims))
+        click.echo("\n".join(line for part in parts for line in ("", *part)))
         return
     table = Table(*race[0], title="The race")
     for column in table.columns[1:]:
         column.justify = "right"
-    _fold(table)
-    for row in race[1:]:
-        table.add_row(*map(Text, row))
-    console.print(table)
-    table = Table("what", "figures", title="The chain", show_header=False)
-    _fold(table)
-    for row in sums:
-        table.add_row(*map(Text, row))
-    console.print(table)
+    _add(console, table, race[1:])
+    _add(console, Table("what", "figures", title="The chain", show_header=False), sums)
+    _add(console, Table("", "", "", title="What the demo claims", show_header=False), claims)
 
 
-def _fold(table: Table) -> None:
-    """Wrap long texts on a narrow terminal: names and paths differ at their ends."""
+def _add(console: Console, table: Table, rows: Sequence[tuple[str, ...]]) -> None:
+    """Fill and print a table; long texts wrap, as names and paths differ at their ends."""
     for column in table.columns:
         column.overflow = "fold"
+    for row in rows:
+        style = "bold red" if row[0] == "FAILS" else None
+        table.add_row(*map(Text, row), style=style)
+    console.print(table)
 
 
 def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("publisher", "blocks won", "skipped", "acknowledged", "sent")]
+    rows: list[tuple[str, ...]] = [("publisher", "won", "skipped", "resent", "streams", "stored", "sent")]
     for one in result.publishers:
-        acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
+        stored = one.failure or f"{one.acknowledged + one.duplicate:,} of {result.block_count:,}"
         sent = f"{one.bytes_sent / 1e6:,.1f} MB"
-        rows.append((one.name, f"{one.won:,}", f"{one.skipped:,}", acknowledged, sent))
+        figures = (one.won, one.skipped, one.resent, one.reconnects + 1)
+        rows.append((one.publisher_id, *(f"{figure:,}" for figure in figures), stored, sent))
     return rows
 
 
 def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
-    read = result.read
-    same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
-    stored = ", each stored once" if result.is_good else ""
     rate = f"{result.block_count / max(result.publish_seconds, 1e-9):,.0f} blocks/s"
     latency = f"median {_ms(result.latency_median_ns)}, p99 {_ms(result.latency_p99_ns)}"
+    read = result.readers["TCP reader"]
     return [
-        ("blocks", f"{result.first_block:,} to {result.last_block:,}{stored}"),
-        ("items", f"{read.items:,}"),
-        ("bytes of items", f"{read.bytes:,}"),
+        ("blocks", f"{result.first_block:,} to {result.last_block:,}"),
+        ("items", f"{read.items:,}, {read.bytes:,} bytes"),
         ("verified", f"{checked} (mode {result.verification_mode})"),
         ("published in", f"{result.publish_seconds:.1f} s, {rate}"),
         ("time to acknowledge", latency),
-        ("TCP client", f"{read.entries:,} entries, {read.blocks:,} blocks: {same}"),
-        ("stream file", str(result.folder / "node" / "datastream.bin")),
         ("block files", str(result.source)),
-        ("log of the node", str(result.folder / "node.log")),
-        ("log of Spark", str(result.folder / "spark.log")),
+        ("streams and logs", str(result.folder)),
     ]
 
 
@@ -262,16 +285,11 @@ def _ms(nanoseconds: int | None) -> str:
 
 
 def _problem(result: DemoResult) -> str:
-    for one in result.publishers:
-        if one.failure is not None:
-            return f"{one.name} failed: {one.failure}"
-        if one.acknowledged != result.block_count:
-            return f"{one.name}: {one.acknowledged} blocks acknowledged, expected {result.block_count}"
-    if result.read.blocks != result.block_count:
-        return f"TCP client: {result.read.blocks} blocks read, expected {result.block_count}"
-    return f"TCP client: {result.read.differing} blocks differ from what was published"
+    return "; ".join(f"{claim.name}: {claim.said}" for claim in result.claims if not claim.holds)
 
 
 def _json_of(result: DemoResult) -> dict[str, object]:
     plain = dataclasses.asdict(result) | {"blocks": result.block_count, "good": result.is_good}
+    for row in plain["publishers"]:
+        del row["latency_ns"]  # thousands
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()}

@@ -1,13 +1,14 @@
 """The coordinator of a race of Spark tasks, on the driver: it collects reports, and says go and stop.
 
     task   ──► {"hello": token, "publisher": …, "task": …, "batch": …}       it is ready to send
-    driver ──► {"say": "go"}                                                 all publishers are ready
+    driver ──► {"say": "go", "at": time}                                     all publishers are ready
     task   ──► {"reports": […]}                                              several times a second
     driver ──► {"say": "stop"}                                               Ctrl-C
     task   ──► {"reports": […], "final": true}, and closes                   the block in flight is finished
 
 Each task sends one JSON object a line over TCP. A task that cannot reach the coordinator starts alone. The
-token keeps out strangers who find the port; whoever can read the job's plan knows it.
+token keeps out strangers who find the port; whoever can read the job's plan knows it. The time is that of the
+first `go`, in seconds since 1970: the pace of all publishers counts from there.
 Source: docs/spark.md.
 """
 
@@ -67,10 +68,10 @@ class _Task:
     """None: the task is done, or gone."""
     sending: threading.Lock = field(default_factory=threading.Lock)
 
-    def say(self, word: str) -> None:
+    def say(self, word: str, at: float | None) -> None:
         with self.sending, suppress(OSError):  # the task may be gone
             if self.connection is not None:
-                self.connection.sendall(json.dumps({"say": word}).encode() + b"\n")
+                self.connection.sendall(json.dumps({"say": word, "at": at}).encode() + b"\n")
 
 
 class Coordinator:
@@ -90,7 +91,7 @@ class Coordinator:
         self._token = secrets.token_hex(16)
         self._tasks: dict[tuple[str, int, str], _Task] = {}
         self._publishers: set[str] = set()
-        self._is_open = False
+        self._opened_at: float | None = None
         self._is_stopped = False
         self._changed = threading.Condition()
         self._server = _Server((host, 0), self)
@@ -121,9 +122,9 @@ class Coordinator:
     def open_gate(self) -> None:
         """Let all tasks go, later ones too."""
         with self._changed:
-            if self._is_open:
+            if self._opened_at is not None:
                 return
-            self._is_open = True
+            self._opened_at = time.time()
         self._say_to_all("go")
 
     def stop(self) -> None:
@@ -174,10 +175,10 @@ class Coordinator:
         with self._changed:
             self._tasks[task.publisher, task.batch, str(hello["task"])] = task
             self._publishers.add(task.publisher)
-            is_open, is_stopped = self._is_open, self._is_stopped
+            opened_at, is_stopped = self._opened_at, self._is_stopped
             self._changed.notify_all()
-        if is_open or is_stopped:
-            task.say("stop" if is_stopped else "go")
+        if opened_at is not None or is_stopped:
+            task.say("stop" if is_stopped else "go", opened_at)
         return task
 
     def hear(self, task: _Task, message: dict[str, Any]) -> None:
@@ -196,9 +197,9 @@ class Coordinator:
 
     def _say_to_all(self, word: str) -> None:
         with self._changed:
-            tasks = list(self._tasks.values())
+            tasks, opened_at = list(self._tasks.values()), self._opened_at
         for task in tasks:
-            task.say(word)
+            task.say(word, opened_at)
 
 
 class _Server(socketserver.ThreadingTCPServer):

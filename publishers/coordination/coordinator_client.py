@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -48,6 +49,8 @@ class CoordinatorClient:
         self._task_name = task_name
         self._close_seconds = close_seconds
         self._clients: list[PublishClient] = []
+        self.opened_at = time.time()
+        """When the race began, in seconds since 1970; of a task that starts alone, about now."""
         self._go = asyncio.Event()
         self._stopped = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
@@ -117,10 +120,12 @@ class CoordinatorClient:
             raise PublishStopped(self._task_name)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, KeyError):
             while line := await reader.readline():
-                word = json.loads(line).get("say")
+                said = json.loads(line)
+                word = said.get("say")
                 if word == "go":
+                    self.opened_at = float(said["at"])
                     self._go.set()
                 elif word == "stop":
                     self._stopped.set()

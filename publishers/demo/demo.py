@@ -1,44 +1,71 @@
-"""`sluice demo`: the main job from end to end.
+"""`sluice demo`: three nodes, racing publishers, and what goes wrong between them.
 
-block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
+    publishers ──gRPC──► active node ──► two standbys
+    misbehaving ─┘            └── TCP reader, gRPC reader: they compare every block with its source
+
+Each step begins when the chain has grown far enough. At the end the demo checks its own claims: nothing lost,
+nothing repeated, the same bytes everywhere, and that each thing that it shows did happen.
 """
 
 from __future__ import annotations
 
-import re
+import asyncio
+import contextlib
+import hashlib
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from sluice.datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
 from sluice.gateway.blocks.block import Block
-from sluice.gateway.identity import name_of_claim
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import Failover, FailoverStep
+from sluice.gateway.errors import GatewayError
 from sluice.gateway.key_files import public_key_hex
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import path_in
 from sluice.publishers.blocks.block_places import BlockFileReader, LocalStore, blocks_in, check_no_gaps
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.demo.misbehaving import Misbehaviour, Outcome, misbehave
 from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.reading import GrpcReader, Reader, ReadTotals, TcpReader
+from sluice.publishers.errors import PublisherError
 from sluice.publishers.job.job import JobProgress, JobReport, publish
-from sluice.publishers.report import percentile_ns
-from sluice.publishers.sources.stream_reader import ReadTotals, StreamReader
+from sluice.publishers.job.local_job import publish_locally
+from sluice.publishers.report import PublishReport, percentile_ns
 from sluice.publishers.spark.session import build_session, leave_signals_to_python
+from sluice.publishers.spark.source_names import parse_source
 
-__all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_demo"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Claim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "run_demo"]
 
 SEED: Final = 1
-SKIP_WINDOW_BLOCKS: Final = 100
-_PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
-"""The client reads nothing until Spark has started, perhaps for minutes."""
-_WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
+NODES: Final = 3
 STORE_SECONDS: Final = 120.0
 """The publishers' deadline; with a full disk they would never end."""
 READ_SECONDS: Final = 60.0
-"""The client's deadline after the publishers are done."""
+"""Longest wait for readers and standbys after the publishers are done."""
+STEP_SECONDS: Final = 30.0
+"""Longest wait for a node's answer in one step."""
+AWAY_SECONDS: Final = 2.0
+"""Time for which the killed node is away after another one took over."""
+_LOOK_SECONDS: Final = 0.1
+_NODE_WORDS: Final = (
+    *("--commit-min-standbys", "1", "--block-time", "1", "--shutdown-grace-seconds", "2"),
+    *("--catchup-backoff-seconds", "0.2", "--catchup-max-backoff-seconds", "1"),
+    *("--tcp-inactivity-timeout-seconds", "3600"),
+)
+"""A block counts as stored when another node has it, too. The readers may wait for Spark for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,43 +73,41 @@ class DemoOptions:
     """The options of the demo."""
 
     folder: Path
-    block_count: int = 300
+    block_count: int = 600
     """Without `source`."""
     source: Path | None = None
     """Block files to publish instead."""
     publishers: int = 3
-    blocks_per_second: float | None = 50.0
+    blocks_per_second: float | None = 20.0
     """Pace of the network."""
+    engine: Literal["local", "spark"] = "spark"
     master: str = "local[*]"
-    node_arguments: tuple[str, ...] = ()
-    """Further words for `sluice serve`."""
+    ledger_keys: tuple[str, ...] = ()
+    """Of `source`; without any the nodes check no proofs."""
+    grpc: str | None = None
+    """gRPC address of the first node; None: a free port."""
+    tcp: str | None = None
+    """Its TCP address; None: a free port."""
     maker: MakerOptions = field(default_factory=MakerOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """The progress of the demo."""
+    """The progress of one phase."""
 
-    step: str
-    block_count: int = 0
-    """0: unknown."""
+    phase: str
     done: int = 0
-    """Blocks made, or stored by the node."""
-    read: int = 0
-    """Blocks that the client has read."""
+    total: int | None = None
+    """None: it is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class PublisherResult:
-    """The result of one publisher."""
+class Claim:
+    """Something that the demo shows, and whether it is so."""
 
     name: str
-    won: int
-    skipped: int
-    acknowledged: int
-    """Blocks acknowledged, or known as duplicates."""
-    bytes_sent: int
-    failure: str | None
+    holds: bool
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +116,16 @@ class DemoResult:
 
     first_block: int
     last_block: int
-    read: ReadTotals
-    publishers: tuple[PublisherResult, ...]
+    publishers: tuple[PublishReport, ...]
+    readers: dict[str, ReadTotals]
+    claims: tuple[Claim, ...]
     latency_median_ns: int | None
     """See `PublishReport.latency_ns`."""
     latency_p99_ns: int | None
     publish_seconds: float
-    """The longest time from a publisher's first event to its last."""
     verification_mode: str
     folder: Path
-    """Has `node/datastream.bin`, `node.log`, `spark.log`."""
+    """Has `node-1/datastream.bin` and so on, `node-1.log`, `spark.log`."""
     source: Path
 
     @property
@@ -110,131 +135,452 @@ class DemoResult:
 
     @property
     def is_good(self) -> bool:
-        """True if every block was acknowledged to every publisher, and read back unchanged."""
-        acknowledged = all(
-            one.failure is None and one.acknowledged == self.block_count for one in self.publishers
-        )
-        return acknowledged and self.read.blocks == self.block_count and self.read.differing == 0
+        """True if every claim holds."""
+        return all(claim.holds for claim in self.claims)
 
 
-def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
+class Show:
+    """What the demo tells while it runs; the base class shows nothing."""
+
+    def progress(self, progress: DemoProgress) -> None:
+        """Show how far a phase is."""
+
+    def happened(self, text: str) -> None:
+        """Show a step of the timeline."""
+
+
+def run_demo(options: DemoOptions, show: Show) -> DemoResult:
     """Run the demo, and stop all that it started."""
-    source, arguments = _chain(options, on_progress)
+    source, arguments = _chain(options, show)
     places = {place.number: place for place in blocks_in(source)}
     check_no_gaps(str(source), list(places.values()))
     first, last = min(places), max(places)
     if first > 0:
         arguments += ["--first-block", str(first)]
-    # A publisher that is a moment late should skip the block, not connect again.
-    arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
-    count = last - first + 1
-    node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
+    files = BlockFileReader(LocalStore())
+    lock = threading.Lock()
 
+    def block_of(number: int) -> Block | None:
+        with lock:
+            return files.read(places[number]) if number in places else None
+
+    def block_at(number: int) -> Block:
+        found = block_of(number)
+        assert found is not None, "no node has a block that was not published"
+        return found
+
+    numbers = range(first, last + 1)
     with ExitStack() as cleanup:
-        files = cleanup.enter_context(BlockFileReader(LocalStore()))
-
-        def published(number: int) -> Block:
-            return files.read(places[number])
-
-        on_progress(DemoProgress("starting a node", count))
-        node = cleanup.enter_context(
-            NodeProcess(
-                options.folder / "node",
-                node_log,
-                [*arguments, *_PATIENT, *options.node_arguments],
-                is_bound=True,
-            )
-        )
-        reader = StreamReader(*node.tcp, published, last)
-        cleanup.callback(reader.stop)
-        reader.start()
-        on_progress(DemoProgress("starting Spark", count))
-        spark = build_session(options.master, options.publishers, "sluice demo", log_file=spark_log)
-        cleanup.callback(spark.stop)
-        leave_signals_to_python(spark)
-
-        def job_progress(progress: JobProgress) -> None:
-            done = 0 if progress.last_stored is None else progress.last_stored - first + 1
-            waiting = progress.ready < options.publishers and done == 0
-            step = "starting publishers" if waiting else "publishing"
-            on_progress(DemoProgress(step, count, done, reader.totals.blocks))
-
-        report = publish(
-            spark,
-            source,
-            [node.grpc],
-            options.publishers,
-            deadline_seconds=STORE_SECONDS,
-            blocks_per_second=options.blocks_per_second,
-            on_progress=job_progress,
-        )
-        _await_reader(reader, report, count, on_progress)
+        cleanup.callback(files.close)
+        cluster = _Cluster(options, arguments)
+        cleanup.callback(cluster.kill)
+        cluster.start(show)
+        readers: dict[str, Reader] = {
+            "TCP reader": TcpReader("tcp-reader", cluster.tcp, block_at, first, last),
+            "gRPC reader": GrpcReader("grpc-reader", cluster.grpc, block_at, first, last),
+        }
+        for reader in readers.values():
+            reader.start()
+        publishing = _Publishing(options, source, cluster.grpc, show)
+        cleanup.callback(publishing.stop)
+        publishing.begin()
+        timeline = _Timeline(cluster, block_of, numbers, publishing)
+        publishing.start()
+        timeline.start()
+        while publishing.is_alive() or timeline.is_alive():
+            publishing.join(_LOOK_SECONDS)
+            time.sleep(0 if publishing.is_alive() else _LOOK_SECONDS)
+            _show_counts(show, publishing, readers, numbers)
+        _await_all(publishing, readers, cluster, numbers)
+        _show_counts(show, publishing, readers, numbers)
+        cluster.stop()
         mode = "hash" if "hash" in arguments else "full"
-        return _result(report, reader.totals, _blocks_won(node), mode, options)
+        return _result(options, source, mode, numbers, publishing, readers, cluster, timeline)
 
 
-def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, and how the node verifies them."""
+def _show_counts(show: Show, publishing: _Publishing, readers: dict[str, Reader], numbers: range) -> None:
+    progress = publishing.progress
+    if progress is None or not progress.publishers:
+        show.progress(DemoProgress("starting publishers"))
+        return
+    stored = numbers.start - 1 if progress.safe_through is None else progress.safe_through
+    show.progress(DemoProgress("publishing", stored - numbers.start + 1, len(numbers)))
+    for name, reader in readers.items():
+        show.progress(DemoProgress(name, reader.totals.blocks, len(numbers)))
+
+
+def _await_all(
+    publishing: _Publishing, readers: dict[str, Reader], cluster: _Cluster, numbers: range
+) -> None:
+    """Wait until readers and standbys have all blocks; the claims say if they have not."""
+    deadline = time.monotonic() + READ_SECONDS
+    while publishing.report_or_raise().is_complete and time.monotonic() < deadline:
+        is_read = not any(reader.is_alive() for reader in readers.values())
+        if is_read and cluster.heads() == [numbers.stop - 1] * NODES:
+            return
+        publishing.show.progress(DemoProgress("waiting for readers and standbys"))
+        time.sleep(_LOOK_SECONDS)
+
+
+def _chain(options: DemoOptions, show: Show) -> tuple[Path, list[str]]:
+    """Return the folder of blocks, and how the nodes verify them."""
     if options.source is not None:
-        trusted = any(word == "--ledger-key" for word in options.node_arguments)
-        return options.source, [] if trusted else ["--verify", "hash"]
+        keys = [word for key in options.ledger_keys for word in ("--ledger-key", key)]
+        return options.source, keys or ["--verify", "hash"]
     source = options.folder / "blocks"
     source.mkdir()
     key: Ed25519PrivateKey = key_of_seed(SEED)
     for block in BlockMaker(SEED, key, options.maker).blocks(options.block_count):
         write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
-        on_progress(DemoProgress("making blocks", options.block_count, block.number + 1))
+        show.progress(DemoProgress("making blocks", block.number + 1, options.block_count))
     return source, ["--ledger-key", f"ed25519:{public_key_hex(key)}"]
 
 
-def _await_reader(
-    reader: StreamReader, report: JobReport, count: int, on_progress: Callable[[DemoProgress], None]
-) -> None:
-    deadline = time.monotonic() + READ_SECONDS
-    while report.is_complete and reader.is_alive() and time.monotonic() < deadline:
-        reader.join(0.1)
-        on_progress(DemoProgress("reading the rest", count, count, reader.totals.blocks))
-    if reader.failure is not None:
-        raise reader.failure
+# --- the nodes ----------------------------------------------------------------------------------------------
 
 
-def _blocks_won(node: NodeProcess) -> dict[str, int]:
-    """Ask the node, which alone knows."""
-    found = {}
-    for name, value in node.metrics().items():
-        if match := _WON.fullmatch(name):
-            found[match["publisher"]] = int(value)
-    return found
+class _Cluster:
+    """Three nodes at fixed addresses; the first is active at first."""
+
+    def __init__(self, options: DemoOptions, arguments: Sequence[str]) -> None:
+        self._folder = options.folder
+        self._arguments = tuple(arguments)
+        with _free_addresses(4 * NODES) as free:
+            self.grpc, self.tcp, self.http, self.control = (free[at::4] for at in range(4))
+        self.grpc[0] = options.grpc or self.grpc[0]
+        self.tcp[0] = options.tcp or self.tcp[0]
+        self.active = 0
+        self._processes: list[NodeProcess | None] = [None] * NODES
+
+    def start(self, show: Show) -> None:
+        """Start all nodes, and name their pages."""
+        for at in range(NODES):
+            show.progress(DemoProgress("starting nodes", at, NODES))
+            self.start_one(at, "active" if at == 0 else "standby")
+        show.progress(DemoProgress("starting nodes", NODES, NODES))
+        for at in range(NODES):
+            role = "active" if at == 0 else "standby"
+            show.happened(f"{name_of(at)} is {role}: http://{self.http[at]}")
+
+    def start_one(self, at: int, role: str) -> None:
+        """Start a node in a role."""
+        words = [*self._arguments, *_NODE_WORDS, "--role", role]
+        for flag, addresses in (
+            ("--grpc", self.grpc),
+            ("--tcp", self.tcp),
+            ("--http", self.http),
+            ("--control", self.control),
+        ):
+            words += [flag, addresses[at]]
+        for other in range(NODES):
+            if other != at:
+                words += ["--peer", self.grpc[other]]
+        self._processes[at] = NodeProcess(
+            self._folder / name_of(at), self._folder / f"{name_of(at)}.log", words, is_bound=True
+        )
+
+    def kill_active(self) -> int:
+        """Kill the active node (SIGKILL); return its place."""
+        at = self.active
+        process, self._processes[at] = self._processes[at], None
+        assert process is not None
+        process.kill()
+        return at
+
+    def take_over(self, report: Callable[[FailoverStep], None]) -> int:
+        """Activate the standby with the most blocks, as `sluice failover --force` does; return its place."""
+        dead = self.active
+        heads = {at: head for at, head in enumerate(self.heads()) if at != dead}
+        target = max(heads, key=lambda at: -1 if heads[at] is None else heads[at])
+        asyncio.run(self._failover(dead, target, report))
+        self.active = target
+        return target
+
+    async def _failover(self, dead: int, target: int, report: Callable[[FailoverStep], None]) -> None:
+        async with ControlClient(self.control[dead]) as one, ControlClient(self.control[target]) as other:
+            await Failover(one, other, report).force()
+
+    def heads(self) -> list[int | None]:
+        """Return the last block of each node; None: none, or it does not answer."""
+        return asyncio.run(self._heads())
+
+    async def _heads(self) -> list[int | None]:
+        async def head(address: str) -> int | None:
+            try:
+                async with ControlClient(address) as control:
+                    return (await control.state()).last_number
+            except GatewayError:
+                return None
+
+        return list(await asyncio.gather(*map(head, self.control)))
+
+    def stop(self) -> None:
+        """Stop all nodes in order."""
+        for process in self._processes:
+            if process is not None:
+                process.stop()
+        self._processes = [None] * NODES
+
+    def kill(self) -> None:
+        """Kill what still runs."""
+        for process in self._processes:
+            if process is not None:
+                process.kill()
+
+    def digests(self) -> list[str]:
+        """Return the SHA-256 of each node's stream, after `stop`."""
+        return [_digest(self._folder / name_of(at) / "datastream.bin") for at in range(NODES)]
+
+
+def name_of(at: int) -> str:
+    """Return a node's name."""
+    return f"node-{at + 1}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(HEADER_OFFSET + HEADER_SIZE)
+        total = decode_header(head[HEADER_OFFSET:]).header.total_length
+        file.seek(0)
+        return hashlib.sha256(file.read(total)).hexdigest()
+
+
+@contextlib.contextmanager
+def _free_addresses(count: int) -> Iterator[list[str]]:
+    """Yield addresses that were free a moment ago, all different."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    yield addresses
+
+
+# --- the publishers -----------------------------------------------------------------------------------------
+
+
+class _Publishing(threading.Thread):
+    """The racing publishers, in a thread of their own."""
+
+    def __init__(self, options: DemoOptions, source: Path, gateways: Sequence[str], show: Show) -> None:
+        super().__init__(name="publishing", daemon=True)
+        self.show = show
+        self.progress: JobProgress | None = None
+        self._options = options
+        self._source = source
+        self._gateways = list(gateways)
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._report: JobReport | None = None
+        self._spark: SparkSession | None = None
+
+    def begin(self) -> None:
+        """Start Spark, if it publishes; only the main thread may."""
+        if self._options.engine == "spark":
+            self.show.progress(DemoProgress("starting Spark"))
+            log = self._options.folder / "spark.log"
+            spark = build_session(self._options.master, self._options.publishers, "sluice demo", log_file=log)
+            leave_signals_to_python(spark)
+            self._spark = spark
+
+    def run(self) -> None:
+        """Publish the chain."""
+        try:
+            self._report = self._publish()
+        except Exception as error:
+            self._error = error
+
+    def _publish(self) -> JobReport:
+        options = {"deadline_seconds": str(STORE_SECONDS)}
+        if self._options.blocks_per_second is not None:
+            options["blocks_per_second"] = str(self._options.blocks_per_second)
+        source, count = parse_source(f"blockfiles:{self._source}"), self._options.publishers
+        # Of one priority, all publishers begin with the active node, which the standbys name.
+        gateways = [f"{gateway}/{at}" for at, gateway in enumerate(self._gateways)]
+        if self._spark is None:
+            return publish_locally(
+                source, gateways, count, sink_options=options, on_progress=self._note, stop=self._stop
+            )
+        return publish(
+            self._spark,
+            source,
+            gateways,
+            count,
+            sink_options=options,
+            on_progress=self._note,
+            stop=self._stop,
+        )
+
+    def _note(self, progress: JobProgress) -> None:
+        self.progress = progress
+
+    def stop(self) -> None:
+        """Stop what still runs."""
+        self._stop.set()
+        if self._spark is not None:
+            self._spark.stop()
+
+    def report_or_raise(self) -> JobReport:
+        """Return the report, after the thread ended."""
+        if self._error is not None:
+            raise self._error
+        assert self._report is not None
+        return self._report
+
+
+# --- the timeline -------------------------------------------------------------------------------------------
+
+
+class _Timeline(threading.Thread):
+    """What goes wrong, each when the chain has grown far enough."""
+
+    def __init__(
+        self,
+        cluster: _Cluster,
+        block_of: Callable[[int], Block | None],
+        numbers: range,
+        publishing: _Publishing,
+    ) -> None:
+        super().__init__(name="timeline", daemon=True)
+        self.outcomes: dict[Misbehaviour, Outcome] = {}
+        self.is_taken_over = False
+        self.error: Exception | None = None
+        self._cluster = cluster
+        self._block_of = block_of
+        self._numbers = numbers
+        self._publishing = publishing
+        self._show = publishing.show
+
+    def run(self) -> None:
+        """Do all steps; one that goes wrong ends it."""
+        steps: tuple[tuple[float, Callable[[], None]], ...] = (
+            (0.1, lambda: self._misbehave(Misbehaviour.HANG, "a publisher hangs in the middle of a block")),
+            (
+                0.25,
+                lambda: self._misbehave(
+                    Misbehaviour.BAD_PROOF, "a publisher sends a block with a wrong proof"
+                ),
+            ),
+            (0.4, lambda: self._misbehave(Misbehaviour.REPEAT, "a publisher lags: it offers stored blocks")),
+            (0.55, self._fail_over),
+        )
+        try:
+            for share, step in steps:
+                if self._await(self._numbers.start + int(share * len(self._numbers))):
+                    step()
+        except (PublisherError, GatewayError, OSError, grpc.RpcError) as error:
+            self.error = error
+            self._show.happened(f"went wrong: {error}")
+
+    def _await(self, number: int) -> bool:
+        """Wait until a block is stored; return False if the publishers ended before."""
+        while True:
+            progress = self._publishing.progress
+            stored = None if progress is None else progress.safe_through
+            if stored is not None and stored >= number:
+                return True
+            if not self._publishing.is_alive():
+                return False
+            time.sleep(_LOOK_SECONDS / 4)
+
+    def _misbehave(self, kind: Misbehaviour, text: str) -> None:
+        self._show.happened(text)
+        self.outcomes[kind] = asyncio.run(
+            misbehave(
+                kind,
+                self._cluster.grpc[self._cluster.active],
+                self._block_of,
+                publisher_id=f"misbehaving-{kind}",
+                patience_seconds=STEP_SECONDS,
+                say=lambda line: self._show.happened(f"  {line}"),
+            )
+        )
+
+    def _fail_over(self) -> None:
+        dead = self._cluster.kill_active()
+        self._show.happened(f"{name_of(dead)} is killed (kill -9): no node is active")
+        target = self._cluster.take_over(lambda step: self._show.happened(f"  {step.name}: {step.detail}"))
+        self._show.happened(f"{name_of(target)} is active; publishers and readers go on there")
+        self.is_taken_over = True
+        time.sleep(AWAY_SECONDS)
+        self._cluster.start_one(dead, "standby")
+        self._show.happened(f"{name_of(dead)} is back, as a standby, and takes the blocks that it missed")
+
+
+# --- the end ------------------------------------------------------------------------------------------------
 
 
 def _result(
-    report: JobReport, read: ReadTotals, won: dict[str, int], mode: str, options: DemoOptions
+    options: DemoOptions,
+    source: Path,
+    mode: str,
+    numbers: range,
+    publishing: _Publishing,
+    readers: dict[str, Reader],
+    cluster: _Cluster,
+    timeline: _Timeline,
 ) -> DemoResult:
-    failed = {failure.publisher_id: failure.reason for failure in report.failures}
-    shares = [
-        PublisherResult(
-            one.publisher_id,
-            won.get(name_of_claim(one.publisher_id), 0),
-            one.skipped,
-            one.acknowledged + one.duplicate,
-            one.bytes_sent,
-            failed.pop(one.publisher_id, one.failure),
-        )
-        for one in report.publishers
-    ]
-    shares += [PublisherResult(name, won.get(name, 0), 0, 0, 0, reason) for name, reason in failed.items()]
+    report = publishing.report_or_raise()
     latency_ns = [sample for one in report.publishers for sample in one.latency_ns]
-    assert report.first_block is not None, "a folder of block files has a first one"
-    assert report.last_block is not None
     return DemoResult(
-        first_block=report.first_block,
-        last_block=report.last_block,
-        read=read,
-        publishers=tuple(sorted(shares, key=lambda share: share.name)),
+        first_block=numbers.start,
+        last_block=numbers.stop - 1,
+        publishers=report.publishers,
+        readers={name: reader.totals for name, reader in readers.items()},
+        claims=(
+            *_claims_of_chain(report, len(numbers), readers, cluster.digests()),
+            *_claims_of_race(report, timeline, mode, options.publishers),
+        ),
         latency_median_ns=percentile_ns(latency_ns, 50),
         latency_p99_ns=percentile_ns(latency_ns, 99),
-        publish_seconds=max((one.elapsed_ns for one in report.publishers), default=0) / 1e9,
+        publish_seconds=report.elapsed_seconds,
         verification_mode=mode,
         folder=options.folder,
-        source=options.source or options.folder / "blocks",
+        source=source,
+    )
+
+
+def _claims_of_chain(
+    report: JobReport, count: int, readers: dict[str, Reader], digests: list[str]
+) -> Iterator[Claim]:
+    failures = "; ".join(f"{failure.publisher_id}: {failure.reason}" for failure in report.failures)
+    stored = failures or f"every publisher knows that all {count:,} blocks are stored"
+    yield Claim("acknowledged", report.is_complete, stored if report.is_complete or failures else "not all")
+    totals = [reader.totals for reader in readers.values()]
+    lost = sum(count - one.blocks + one.repeated for one in totals)
+    trouble = "; ".join(f"{name}: {one.failure}" for name, one in readers.items() if one.failure is not None)
+    yield Claim(
+        "lost",
+        lost == 0,
+        f"{lost:,} blocks lost by {len(totals)} readers" + (f" ({trouble})" * bool(trouble)),
+    )
+    repeated = sum(one.repeated for one in totals)
+    yield Claim("repeated", repeated == 0, f"{repeated:,} blocks came twice")
+    missing = sum(one.missing for one in totals)
+    yield Claim("out of order", missing + repeated == 0, f"{missing + repeated:,} blocks came out of order")
+    differing = sum(one.differing for one in totals)
+    yield Claim("changed", differing == 0, f"{differing:,} blocks differ from what was published")
+    same = len(set(digests)) == 1
+    said = f"the streams of {NODES} nodes are the same, byte for byte (SHA-256 {digests[0][:16]}…)"
+    yield Claim("identical", same, said if same else f"the nodes' streams differ: {', '.join(digests)}")
+
+
+def _claims_of_race(report: JobReport, timeline: _Timeline, mode: str, publishers: int) -> Iterator[Claim]:
+    winners = sum(row.won > 0 for row in report.publishers)
+    if publishers > 1:
+        yield Claim("race", winners > 1, f"{winners} of {publishers} publishers won blocks")
+        skipped = sum(row.skipped for row in report.publishers)
+        yield Claim("skip", skipped > 0, f"{skipped:,} times a publisher was told to skip a block")
+        resent = sum(row.resent for row in report.publishers)
+        yield Claim("resend", resent > 0, f"{resent:,} times a publisher was asked for a block again")
+    for kind in (Misbehaviour.HANG, Misbehaviour.BAD_PROOF, Misbehaviour.REPEAT):
+        if kind is Misbehaviour.BAD_PROOF and mode == "hash":
+            continue  # that mode checks no proofs
+        outcome = timeline.outcomes.get(kind)
+        answers = ", ".join(outcome.answers) if outcome is not None else "it never came to that"
+        yield Claim(str(kind), outcome is not None and outcome.is_expected, f"answered with {answers}")
+    said = "another node took over, and the old one is its standby"
+    trouble = f"no failover: {timeline.error or 'it never came to that'}"
+    yield Claim(
+        "failover",
+        timeline.is_taken_over and timeline.error is None,
+        said if timeline.is_taken_over else trouble,
     )

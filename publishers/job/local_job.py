@@ -152,7 +152,7 @@ class _Race(threading.Thread):
                 first.client_options(),
                 first.prepared_bytes,
                 self._clients.append,
-                first.pace(is_beginning=True),
+                first.pace(is_beginning=True, opened_at=time.time()),
             )
         finally:
             noting.cancel()

@@ -150,7 +150,7 @@ async def _publish(
                     options.client_options(),
                     options.prepared_bytes,
                     link.watch,
-                    options.pace(is_beginning=not must_wait),
+                    options.pace(is_beginning=not must_wait, opened_at=link.opened_at),
                 )
                 link.check()
             return reports

@@ -146,11 +146,13 @@ class SinkOptions:
             Racer(f"{task_name}.{place + 1}", rotated(self.gateways, place)) for place in range(self.race)
         ]
 
-    def pace(self, *, is_beginning: bool) -> Pace | None:
+    def pace(self, *, is_beginning: bool, opened_at: float) -> Pace | None:
         """Return what holds each publisher to `blocks_per_second`; see `paced`."""
         if self.blocks_per_second is None:
             return None
-        return partial(paced, per_second=self.blocks_per_second, is_beginning=is_beginning)
+        return partial(
+            paced, per_second=self.blocks_per_second, opened_at=opened_at if is_beginning else None
+        )
 
     def asker(self, answer_seconds: float = 10.0) -> BlockGateways:
         """Return a client that asks gateways how far they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -96,14 +97,14 @@ async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.Monke
         for number in range(5):
             yield Block(number, ())
 
-    async def run(is_beginning: bool) -> list[int]:
+    async def run(opened_at: float | None) -> list[int]:
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        blocks = paced(source(), per_second=0.001, is_beginning=is_beginning)
+        blocks = paced(source(), per_second=0.001, opened_at=opened_at)
         return [block.number async for block in blocks]
 
-    for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
+    for opened_at, lead_seconds in ((time.time(), PACE_LEAD_SECONDS), (None, 0.0)):
         asked.clear()
-        assert await run(is_beginning) == [0, 1, 2, 3, 4]
+        assert await run(opened_at) == [0, 1, 2, 3, 4]
         # A block is due every 1,000 s and up to half of that later, by chance; no time passes here.
         for count, seconds in enumerate(asked):
             assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500

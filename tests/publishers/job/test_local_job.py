@@ -1,0 +1,341 @@
+"""Racing publishers without Spark, against real nodes, and one that lets them race."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.blocks.linking import sign_block
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
+from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.job.local_chain import open_chain, size_of, why_spark
+from sluice.publishers.job.local_job import publish_locally
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.report import JobProgress
+from sluice.publishers.sources.stream_runs import PagesReader
+from sluice.publishers.spark.source_names import SourceName, parse_source
+from tests.certificates import Authority
+from tests.datastream.serving import ServerThread
+from tests.datastream.streams import sample_file
+from tests.nodes import KEY, make_blocks
+from tests.publishers.data import needs_real_blocks, real_chain
+from tests.publishers.fake_node import FakeNode, FakeStream, racing, running
+from tests.publishers.node_thread import node_thread, store
+from tests.reference_data import needs_stream
+
+SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=4, item_bytes=300)
+BLOCKS = make_blocks(12)
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> SourceName:
+    folder = tmp_path / "chain"
+    folder.mkdir()
+    return files_of(folder, BLOCKS)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> KeyPlace:
+    path = tmp_path / "key.pem"
+    path.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return KeyPlace(str(path), None)
+
+
+def files_of(folder: Path, blocks: list[Block]) -> SourceName:
+    for block in blocks:
+        write_block_file(folder / f"{block.number}.blk", block)
+    return parse_source(f"blockfiles:{folder}")
+
+
+def test_three_publishers_race_and_every_block_is_stored_once(tmp_path: Path) -> None:
+    blocks = list(BlockMaker(1, key_of_seed(1), SMALL).blocks(200))
+    source = files_of(tmp_path, blocks)
+    seen: list[JobProgress] = []
+    with running(FakeNode(default=racing)) as node:
+        report = publish_locally(source, [node.address], 3, on_progress=seen.append)
+        again = publish_locally(source, [node.address], 1, publisher_prefix="again")
+    assert report.is_complete, report.failures
+    assert sorted(node.received, key=lambda block: block.number) == blocks
+    assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2", "publisher-3"]
+    for row in report.publishers:
+        assert (row.blocks, row.unacknowledged, row.safe_through) == (200, 0, 199)
+    assert sum(row.won for row in report.publishers) <= 200
+    assert (seen[-1].ready, seen[-1].running) == (3, 0)
+    (row,) = again.publishers
+    assert (again.is_complete, row.duplicate, row.won) == (True, 200, 0)
+
+
+@needs_real_blocks
+@pytest.mark.parametrize("name", ["signed-chain", "record-file-chain"])
+def test_real_chains_arrive_byte_for_byte(name: str) -> None:
+    source = parse_source(f"blockfiles:{real_chain(name)}")
+    with running(FakeNode()) as node:
+        report = publish_locally(source, [node.address])
+    assert report.is_complete, report.failures
+    assert node.received == list(read_chain(real_chain(name)))
+
+
+def test_a_node_and_its_streams_are_sources(tmp_path: Path) -> None:
+    """Over gRPC, over TCP, and from its file: the wanted part, byte for byte."""
+    store(tmp_path / "data", BLOCKS)
+    with node_thread(tmp_path / "data") as held:
+        sources = [
+            f"blockstream:{held.grpc_address}",
+            f"datastream:{held.tcp_address}",
+            f"datastream:{tmp_path / 'data'}",
+        ]
+        for place, text in enumerate(sources):
+            with node_thread(tmp_path / f"copy-{place}", first_block=3) as node:
+                report = publish_locally(
+                    parse_source(text), [str(node.grpc_address)], numbers=NumberRange(3, 9)
+                )
+                assert report.is_complete, (text, report.failures)
+                assert (report.last_block, node.store.last_number) == (8, 8)
+                assert [node.store.read_block(number).items for number in range(3, 9)] == [
+                    block.items for block in BLOCKS[3:9]
+                ]
+            with pytest.raises(BlockListError, match="block 12 is not there"):
+                publish_locally(parse_source(text), ["127.0.0.1:1"], numbers=NumberRange(3, 13))
+
+
+@needs_stream
+@pytest.mark.parametrize("is_server", [True, False])
+def test_a_networks_stream_becomes_the_blocks_that_spark_makes(
+    tmp_path: Path, key: KeyPlace, is_server: bool
+) -> None:
+    with PagesReader(sample_file(tmp_path)) as pages:
+        entries = [entry for page in pages.pages_from(pages.run_from(0)) for entry in page][:1200]
+    folder = tmp_path / "network"
+    folder.mkdir()
+    streamer = DataStreamer.open(folder / "datastream.bin")
+    streamer.start_atomic_op()
+    for entry in entries:
+        add = streamer.add_stream_bookmark if entry.type == BOOKMARK_TYPE else None
+        if add is None:
+            streamer.add_stream_entry(entry.type, entry.data)
+        else:
+            add(entry.data)
+    streamer.commit_atomic_op()
+    maker = StreamBlocks(Grouping("l2block"))
+    made = [maker.feed(entry.number, entry.type, entry.data) for entry in entries]
+    expected = [
+        Block(block.number, sign_block(block.number, block.items, KEY)) for block in made if block is not None
+    ]
+    assert len(expected) > 5
+    options = {"group_by": "l2block"}
+    try:
+        if is_server:
+            with ServerThread(streamer) as server, running(FakeNode()) as node:
+                source = parse_source(f"server:127.0.0.1:{server.port}", options)
+                report = publish_locally(source, [node.address], key=key)
+        else:
+            with running(FakeNode()) as node:
+                report = publish_locally(
+                    parse_source(f"file:{folder / 'datastream.bin'}", options), [node.address], key=key
+                )
+    finally:
+        streamer.close()
+    assert report.is_complete, report.failures
+    assert node.received == expected
+
+
+def test_a_refused_block_fails_with_one_line_and_the_others_go_on(tmp_path: Path) -> None:
+    source = files_of(tmp_path, BLOCKS[:3])
+
+    async def refuse(stream: FakeStream) -> None:
+        if stream.publisher_id == "publisher-2":
+            block = await stream.block()
+            await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
+            await stream.drain()
+            return
+        for number in range(3):
+            await stream.block()
+            await stream.acknowledge(number)
+
+    with running(FakeNode(default=refuse)) as node:
+        report = publish_locally(source, [node.address], 2)
+    assert not report.is_complete
+    (failure,) = report.failures
+    assert failure.publisher_id == "publisher-2"
+    assert failure.reason.startswith("block 0 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of ")
+    good, bad = report.publishers
+    assert (good.won, good.failure, bad.won, bad.failure) == (3, None, 0, failure.reason)
+
+
+def test_when_all_gave_up_each_says_why(chain: SourceName) -> None:
+    async def refuse(stream: FakeStream) -> None:
+        block = await stream.block()
+        await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
+        await stream.drain()
+
+    with running(FakeNode(default=refuse)) as node:
+        report = publish_locally(chain, [node.address], 2)
+    assert [failure.publisher_id for failure in report.failures] == ["publisher-1", "publisher-2"]
+    assert all("BAD_BLOCK_PROOF" in failure.reason for failure in report.failures)
+
+
+def test_a_bad_block_stops_all_with_the_blocks_before_it_stored(tmp_path: Path) -> None:
+    blocks = list(BlockMaker(1, key_of_seed(1), SMALL).blocks(3))
+    blocks[2] = Block(2, (*blocks[2].items[:1], *blocks[2].items[2:-2], *blocks[2].items[-1:]))  # no footer
+    source = files_of(tmp_path, blocks)
+    with running(FakeNode(default=racing)) as node:
+        report = publish_locally(source, [node.address], 2)
+        assert all(block in blocks[:2] for block in node.received)
+    assert [failure.publisher_id for failure in report.failures] == ["publisher-1", "publisher-2"]
+    assert all(failure.reason.startswith("block 2 ") for failure in report.failures)
+    assert not report.is_complete
+
+
+def test_a_chain_with_a_gap_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    source = files_of(tmp_path, [BLOCKS[0], BLOCKS[2]])
+    with pytest.raises(BlockListError, match="block 1 is missing"):
+        publish_locally(source, ["127.0.0.1:1"])
+
+
+def test_gateways_may_ask_for_certificates(chain: SourceName, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, alice = authority.issue("localhost"), authority.issue("alice")
+    settings = {
+        "grpc_tls_certificate": server.certificate,
+        "grpc_tls_key": server.key,
+        "grpc_tls_client_ca": authority.path,
+        "publish_allowed_subjects": ("CN=alice",),
+    }
+    with node_thread(tmp_path / "data", **settings) as node:
+        gateways = [f"localhost:{node.grpc_address.port}"]
+        assert publish_locally(chain, gateways, tls=authority.client(alice)).is_complete
+        assert node.store.last_number == 11
+
+
+def test_each_publisher_may_race_by_itself(chain: SourceName, tmp_path: Path) -> None:
+    with node_thread(tmp_path / "node") as node:
+        report = publish_locally(chain, [str(node.grpc_address)], 2, sink_options={"race": "2"})
+        assert node.store.last_number == 11
+    assert report.is_complete, report.failures
+    names = [f"publisher-{one}.{two}" for one in (1, 2) for two in (1, 2)]
+    assert [row.publisher_id for row in report.publishers] == names
+
+
+def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    blocks = make_blocks(40)
+    source = files_of(tmp_path, blocks)
+    stop = threading.Event()
+
+    async def slow(stream: FakeStream) -> None:
+        while True:
+            block = await stream.block()
+            stream.node.last = block.number
+            if block.number == 5:
+                stop.set()
+                await stream.drain()  # the block is in flight until it has heard of it
+            await stream.acknowledge(block.number)
+
+    seen: list[JobProgress] = []
+    with running(FakeNode([slow])) as node:
+        options = {"window_blocks": "1"}
+        report = publish_locally(
+            source, [node.address], sink_options=options, stop=stop, on_progress=seen.append
+        )
+        assert report.is_interrupted
+        assert not report.is_complete
+        assert report.failures == ()
+        assert report.safe_through == 5
+        assert [block.number for block in node.received] == list(range(6))
+        assert seen[-1].is_stopping
+        assert all(word.startswith("RESET(") for word in node.words)
+        assert node.words
+        assert publish_locally(source, [node.address], numbers=NumberRange(6)).is_complete
+    assert node.received == blocks
+
+
+def test_a_pace_holds_each_publisher_and_winners_change(tmp_path: Path) -> None:
+    blocks = make_blocks(30)
+    source = files_of(tmp_path, blocks)
+    with node_thread(tmp_path / "node") as node:
+        report = publish_locally(
+            source, [str(node.grpc_address)], 3, sink_options={"blocks_per_second": "20"}
+        )
+        assert node.store.last_number == 29
+    assert report.is_complete, report.failures
+    assert report.elapsed_seconds > 1
+    assert sum(row.won > 0 for row in report.publishers) > 1
+
+
+def test_what_only_spark_reads_is_refused_by_name(tmp_path: Path) -> None:
+    table = parse_source("table:blocks")
+    assert why_spark(table) == "the source table:blocks"
+    with pytest.raises(OptionError, match="spark, which alone reads it"):
+        open_chain(table, NumberRange())
+    (tmp_path / "0.blk").touch()
+    assert why_spark(parse_source(str(tmp_path), {"Mode": "permissive"})) == "--option mode"
+    assert why_spark(parse_source(str(tmp_path), {"partitions": "3"})) is None
+
+
+def test_the_size_of_files_is_known_before_they_are_read(chain: SourceName, tmp_path: Path) -> None:
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "chain").iterdir())]
+    assert size_of(chain, NumberRange()) == sum(sizes)
+    assert size_of(chain, NumberRange(3, 4)) == (tmp_path / "chain" / "3.blk").stat().st_size
+    assert size_of(parse_source("blockstream:a:1"), NumberRange()) is None
+
+
+PROGRAM = """
+import sys
+sys.modules["pyspark"] = sys.modules["pyarrow"] = sys.modules["pandas"] = sys.modules["py4j"] = None
+from sluice.gateway.commands.start import main
+sys.argv = ["sluice", "publish", "--source", sys.argv[1], "--gateway", sys.argv[2]]
+sys.exit(main())
+"""
+"""`sluice publish` where the extra `spark` is not installed."""
+
+
+@pytest.fixture
+def unanswered(chain: SourceName) -> Iterator[subprocess.Popen[str]]:
+    """A publisher without Spark whose gateway takes blocks and never answers."""
+
+    async def mute(stream: FakeStream) -> None:
+        await stream.drain()
+
+    with (
+        running(FakeNode(default=mute)) as node,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(chain), node.address], stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        deadline = time.monotonic() + 60
+        while not node.stream_count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield process
+        process.kill()
+
+
+def test_without_spark_it_publishes(chain: SourceName, tmp_path: Path) -> None:
+    with node_thread(tmp_path / "node") as node:
+        words = [sys.executable, "-c", PROGRAM, str(chain), str(node.grpc_address)]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, node.store.last_number) == (0, 11), ended.stderr
+    assert ended.stdout.startswith("blocks 0 to 11: stored, ")
+
+
+def test_the_second_interrupt_ends_it_at_once(unanswered: subprocess.Popen[str]) -> None:
+    unanswered.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    unanswered.send_signal(signal.SIGINT)
+    _, said = unanswered.communicate(timeout=20)
+    assert unanswered.returncode == 130
+    assert "Go on with:" in said
+    assert "Traceback" not in said
