@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import signal
 import sys
@@ -150,6 +151,8 @@ def command(
         signal.signal(number, _leave)
     console = Console(stderr=as_json)
     click.echo(f"Everything goes to {options.folder}", err=as_json)
+    logging.getLogger("sluice").addHandler(logging.FileHandler(options.folder / "demo.log"))
+    logging.getLogger("sluice").propagate = False  # into the timeline
     try:
         with _Display(console) as display:
             result = run_demo(options, display)

@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -254,12 +255,14 @@ class _Cluster:
 
     def start(self, show: Show) -> None:
         """Start all nodes, and name their pages."""
-        for at in range(NODES):
-            show.progress(DemoProgress("starting nodes", at, NODES))
-            self.start_one(at, "active" if at == 0 else "standby")
-        show.progress(DemoProgress("starting nodes", NODES, NODES))
-        for at in range(NODES):
-            role = "active" if at == 0 else "standby"
+        show.progress(DemoProgress("starting nodes", 0, NODES))
+        roles = ("active", *("standby",) * (NODES - 1))
+        with ThreadPoolExecutor(NODES) as threads:
+            starts = [threads.submit(self.start_one, at, role) for at, role in enumerate(roles)]
+            for done, start in enumerate(as_completed(starts)):
+                start.result()
+                show.progress(DemoProgress("starting nodes", done + 1, NODES))
+        for at, role in enumerate(roles):
             show.happened(f"{name_of(at)} is {role}: http://{self.http[at]}")
 
     def start_one(self, at: int, role: str) -> None:
@@ -290,8 +293,8 @@ class _Cluster:
     def take_over(self, report: Callable[[FailoverStep], None]) -> int:
         """Activate the standby with the most blocks, as `sluice failover --force` does; return its place."""
         dead = self.active
-        heads = {at: head for at, head in enumerate(self.heads()) if at != dead}
-        target = max(heads, key=lambda at: -1 if heads[at] is None else heads[at])
+        heads = [-1 if head is None else head for head in self.heads()]
+        target = max((at for at in range(NODES) if at != dead), key=heads.__getitem__)
         asyncio.run(self._failover(dead, target, report))
         self.active = target
         return target
@@ -367,7 +370,7 @@ class _Publishing(threading.Thread):
         self._options = options
         self._source = source
         self._gateways = list(gateways)
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._error: Exception | None = None
         self._report: JobReport | None = None
         self._spark: SparkSession | None = None
@@ -397,7 +400,7 @@ class _Publishing(threading.Thread):
         gateways = [f"{gateway}/{at}" for at, gateway in enumerate(self._gateways)]
         if self._spark is None:
             return publish_locally(
-                source, gateways, count, sink_options=options, on_progress=self._note, stop=self._stop
+                source, gateways, count, sink_options=options, on_progress=self._note, stop=self._stopping
             )
         return publish(
             self._spark,
@@ -406,7 +409,7 @@ class _Publishing(threading.Thread):
             count,
             sink_options=options,
             on_progress=self._note,
-            stop=self._stop,
+            stop=self._stopping,
         )
 
     def _note(self, progress: JobProgress) -> None:
@@ -414,7 +417,7 @@ class _Publishing(threading.Thread):
 
     def stop(self) -> None:
         """Stop what still runs."""
-        self._stop.set()
+        self._stopping.set()
         if self._spark is not None:
             self._spark.stop()
 

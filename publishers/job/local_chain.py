@@ -81,8 +81,8 @@ def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
         folders, places = listed_places(source, numbers)
         return LocalChain(partial(_read_places, folders, places), places[0].number, places[-1].number)
     if source.kind == "blockstream":
-        gateways, first, last = subscribed(source, numbers)
-        return LocalChain(lambda: gateways.blocks(first, last), first, last)
+        gateways, first, to = subscribed(source, numbers)
+        return LocalChain(lambda: gateways.blocks(first, to), first, to)
     if source.kind == "datastream" and not source.is_server:
         return _stored(source, numbers)
     entries: _Entries = partial(_entries_of_file, source)

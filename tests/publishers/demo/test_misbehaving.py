@@ -30,7 +30,7 @@ def chain(tmp_path: Path) -> Path:
     return folder
 
 
-def run(*words: str | Path) -> tuple[int, dict[str, object]]:
+def run(*words: object) -> tuple[int, dict[str, object]]:
     """Run the command; return its exit status and what it printed."""
     result = CliRunner().invoke(command, [*map(str, words), "--json"], standalone_mode=False)
     if result.exception is not None:
