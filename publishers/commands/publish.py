@@ -476,15 +476,12 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
 
 def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
     engine = _engine_of(request)
-    if engine == "local" or is_local(request.master):
-        _say_if_none_listens(request.gateways, display)
-        if request.key is not None:
-            request.key.load()  # whoever signs is on this machine: refuse a wrong key now
-    return (
-        _run_locally(request, interrupts, display)
-        if engine == "local"
-        else _run_spark(request, interrupts, display)
-    )
+    if request.checkpoint is None:
+        check_before_spark(request.source, request.numbers)
+    if request.key is not None and (engine == "local" or is_local(request.master)):
+        request.key.load()  # whoever signs is on this machine: refuse a wrong key now
+    run = _run_locally if engine == "local" else _run_spark
+    return run(request, interrupts, display)
 
 
 def _engine_of(request: _Request) -> str:
@@ -527,6 +524,7 @@ def _say_if_none_listens(gateways: Sequence[str], display: Display) -> None:
 
 
 def _run_locally(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    _say_if_none_listens(request.gateways, display)
     with interrupts.graceful() as stop:
         return publish_locally(
             request.source,
@@ -543,15 +541,15 @@ def _run_locally(request: _Request, interrupts: Interrupts, display: Display) ->
 
 
 def _run_spark(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
-    if request.checkpoint is None:
-        check_before_spark(request.source, request.numbers)
-    display.starting("Starting Spark")
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:
             source, first = str(request.source), request.numbers.first
             group_by = request.source.options.get("group_by") if request.source.is_network else None
             checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first, group_by))
+        if is_local(request.master):
+            _say_if_none_listens(request.gateways, display)
+        display.starting("Starting Spark")
         slots = request.publisher_count * request.shards
         settings = request.settings
         if request.source.kind == "server":

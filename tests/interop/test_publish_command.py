@@ -49,7 +49,8 @@ from sluice.gateway.commands.cli import main
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # makes its standard input its terminal, as a shell does
 sys.exit(main())
 """
-ON_A_TERMINAL = (sys.executable, "-c", TAKES_TERMINAL, "publish")
+ON_A_TERMINAL = (sys.executable, "-c", TAKES_TERMINAL, "publish", "--engine", "spark")
+BY_SPARK = ("--engine", "spark")
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
@@ -75,7 +76,7 @@ class Command:
         environment: Environment = None,
         terminal: FileIO | None = None,
     ) -> None:
-        program = program or (sys.executable, "-m", "sluice.gateway.commands.cli", "publish")
+        program = program or (sys.executable, "-m", "sluice.gateway.commands.cli", "publish", *BY_SPARK)
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))
         }
@@ -140,7 +141,7 @@ def check_interrupted(node: Node, status: int, out: str, err: str) -> None:
     line = err.splitlines()[-1]
     assert line == said["go_on"]
     assert line.endswith(f"--json --from {safe + 1}")
-    assert line.startswith("sluice publish --source ")
+    assert line.startswith("sluice publish --engine spark --source ")
 
 
 @pytest.mark.spark
@@ -158,7 +159,7 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(
 
         words = ("--source", chain, "--gateway", node.grpc_address, "--publishers", 2, "--rate", 30)
         interrupting = threads.submit(interrupt)
-        status = main(["publish", *map(str, words), "--json"])
+        status = main(["publish", *BY_SPARK, *map(str, words), "--json"])
         interrupting.result()
         check_interrupted(node, status, *capsys.readouterr())
 
@@ -353,7 +354,8 @@ def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
     assert failed.startswith(f"sluice: publisher publisher-1 failed: {why}")
     assert rest == [
         "sluice: no block is known to be stored. Go on with:",
-        f"sluice publish --source {shlex.quote(str(chain))} --gateway 127.0.0.1:1 --deadline 0.5",
+        f"sluice publish --engine spark --source {shlex.quote(str(chain))} --gateway 127.0.0.1:1 "
+        "--deadline 0.5",
     ]
 
 
@@ -361,7 +363,8 @@ def refused(chain: Path, *words: object, **environment: str) -> str:
     """Run the command where it cannot work; return its one line."""
     status, out, err = ran("--source", chain, "--gateway", "127.0.0.1:1", *words, environment=environment)
     assert (status, out) == (1, "")
-    (line,) = err.splitlines()
+    said, line = err.splitlines()
+    assert said == "sluice: no gateway answers (127.0.0.1:1: Connection refused); trying on"
     return line
 
 

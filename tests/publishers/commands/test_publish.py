@@ -86,6 +86,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(module, "build_session", build_session)
     monkeypatch.setattr(module, "leave_signals_to_python", lambda session: None)
     monkeypatch.setattr(module, "publish", publish)
+    monkeypatch.setattr(module, "publish_locally", publish)
+    monkeypatch.setattr(module, "_say_if_none_listens", lambda *_: None)  # nobody does
     return made
 
 
@@ -192,10 +194,11 @@ def test_json(chain: Path, calls: dict[str, Any]) -> None:
 
 def test_an_interrupt_before_the_jobs_is_130_and_stops_spark(chain: Path, calls: dict[str, Any]) -> None:
     calls["report"] = KeyboardInterrupt()
-    result = run("--source", chain, "--gateway", "a:1")
+    result = run("--source", chain, "--gateway", "a:1", "--engine", "spark")
     assert result.return_value == 130
     assert result.stderr == (
-        f"sluice: interrupted. Go on with:\nsluice publish --source {quote(chain)} --gateway a:1\n"
+        "sluice: interrupted. Go on with:\n"
+        f"sluice publish --source {quote(chain)} --gateway a:1 --engine spark\n"
     )
     assert calls["session"].is_stopped
 
@@ -212,11 +215,11 @@ def test_an_interrupt_that_spark_makes_an_error_of_is_an_interrupt(
         raise AssertionError("unreachable: the second signal raises")
 
     monkeypatch.setattr(module, "publish", publish)
-    result = run("--source", chain, "--gateway", "a:1")
+    result = run("--source", chain, "--gateway", "a:1", "--engine", "spark")
     assert result.return_value == 130
     assert result.stderr == (
         "sluice: interrupted; what was acknowledged is stored. Go on with:\n"
-        f"sluice publish --source {quote(chain)} --gateway a:1\n"
+        f"sluice publish --source {quote(chain)} --gateway a:1 --engine spark\n"
     )
     assert calls["session"].is_stopped
 
@@ -294,8 +297,58 @@ def test_the_stream_of_a_network(chain: Path, calls: dict[str, Any], tmp_path: P
 
 def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    result = run("--source", str(chain), "--gateway", "a:1")
+    result = run("--source", str(chain), "--gateway", "127.0.0.1:1", "--engine", "spark")
     assert isinstance(result.exception, SparkUnavailable)
+    assert "sluice: no gateway answers (127.0.0.1:1: Connection refused); trying on\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "is_spark"),
+    [
+        ((), False),
+        (("--publishers", "3", "--rate", "9", "--spark-above", "1GiB"), False),
+        (("--spark-above", "0"), True),
+        (("--engine", "local", "--spark-above", "0"), False),
+        (("--engine", "spark"), True),
+        (("--shards", "2"), True),
+        (("--master", "local[1]"), True),
+        (("--conf", "spark.a=b"), True),
+        (("--option", "mode=permissive"), True),
+        (("--option", "partitions=3"), False),
+    ],
+)
+def test_auto_takes_spark_where_it_is_worth_its_start(
+    chain: Path, calls: dict[str, Any], words: tuple[str, ...], is_spark: bool
+) -> None:
+    assert run("--source", chain, "--gateway", "a:1", *words).return_value == 0
+    assert ("build_session" in calls) is is_spark
+    assert "publish" in calls
+
+
+def test_without_pyspark_large_files_are_published_here(
+    chain: Path, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert run("--source", chain, "--gateway", "a:1", "--spark-above", "0").return_value == 0
+    assert "build_session" not in calls
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--shards", "2"), "--shards"),
+        (("--follow", "--checkpoint", "state"), "--follow"),
+        (("--spark-log", "log"), "--spark-log"),
+        (("--option", "decode=blocks"), "--option decode"),
+    ],
+)
+def test_the_local_engine_names_what_spark_does(
+    chain: Path, calls: dict[str, Any], words: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(chain.parent)
+    result = run("--source", chain, "--gateway", "a:1", "--engine", "local", *words)
+    assert str(result.exception) == f"--engine local does not take {what}: that is done by Spark"
+    assert "publish" not in calls
 
 
 @pytest.mark.parametrize(
