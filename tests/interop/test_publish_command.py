@@ -354,8 +354,8 @@ def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
     assert failed.startswith(f"sluice: publisher publisher-1 failed: {why}")
     assert rest == [
         "sluice: no block is known to be stored. Go on with:",
-        f"sluice publish --engine spark --source {shlex.quote(str(chain))} --gateway 127.0.0.1:1 "
-        "--deadline 0.5",
+        f"sluice publish --engine spark --source {shlex.quote(str(chain))}"
+        " --gateway 127.0.0.1:1 --deadline 0.5",
     ]
 
 
