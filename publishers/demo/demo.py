@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -45,10 +45,7 @@ from sluice.publishers.report import PublishReport, percentile_ns
 from sluice.publishers.spark.session import build_session, leave_signals_to_python
 from sluice.publishers.spark.source_names import parse_source
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["Claim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "run_demo"]
+__all__ = ["DemoClaim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "run_demo"]
 
 SEED: Final = 1
 NODES: Final = 3
@@ -103,7 +100,7 @@ class DemoProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DemoClaim:
     """Something that the demo shows, and whether it is so."""
 
     name: str
@@ -119,7 +116,7 @@ class DemoResult:
     last_block: int
     publishers: tuple[PublishReport, ...]
     readers: dict[str, ReadTotals]
-    claims: tuple[Claim, ...]
+    claims: tuple[DemoClaim, ...]
     latency_median_ns: int | None
     """See `PublishReport.latency_ns`."""
     latency_p99_ns: int | None
@@ -373,7 +370,8 @@ class _Publishing(threading.Thread):
         self._stopping = threading.Event()
         self._error: Exception | None = None
         self._report: JobReport | None = None
-        self._spark: SparkSession | None = None
+        self._spark: Any = None
+        """The session, with the engine `spark`."""
 
     def begin(self) -> None:
         """Start Spark, if it publishes; only the main thread may."""
@@ -543,46 +541,52 @@ def _result(
 
 def _claims_of_chain(
     report: JobReport, count: int, readers: dict[str, Reader], digests: list[str]
-) -> Iterator[Claim]:
+) -> Iterator[DemoClaim]:
     failures = "; ".join(f"{failure.publisher_id}: {failure.reason}" for failure in report.failures)
     stored = failures or f"every publisher knows that all {count:,} blocks are stored"
-    yield Claim("acknowledged", report.is_complete, stored if report.is_complete or failures else "not all")
+    yield DemoClaim(
+        "acknowledged", report.is_complete, stored if report.is_complete or failures else "not all"
+    )
     totals = [reader.totals for reader in readers.values()]
     lost = sum(count - one.blocks + one.repeated for one in totals)
     trouble = "; ".join(f"{name}: {one.failure}" for name, one in readers.items() if one.failure is not None)
-    yield Claim(
+    yield DemoClaim(
         "lost",
         lost == 0,
         f"{lost:,} blocks lost by {len(totals)} readers" + (f" ({trouble})" * bool(trouble)),
     )
     repeated = sum(one.repeated for one in totals)
-    yield Claim("repeated", repeated == 0, f"{repeated:,} blocks came twice")
+    yield DemoClaim("repeated", repeated == 0, f"{repeated:,} blocks came twice")
     missing = sum(one.missing for one in totals)
-    yield Claim("out of order", missing + repeated == 0, f"{missing + repeated:,} blocks came out of order")
+    yield DemoClaim(
+        "out of order", missing + repeated == 0, f"{missing + repeated:,} blocks came out of order"
+    )
     differing = sum(one.differing for one in totals)
-    yield Claim("changed", differing == 0, f"{differing:,} blocks differ from what was published")
+    yield DemoClaim("changed", differing == 0, f"{differing:,} blocks differ from what was published")
     same = len(set(digests)) == 1
     said = f"the streams of {NODES} nodes are the same, byte for byte (SHA-256 {digests[0][:16]}…)"
-    yield Claim("identical", same, said if same else f"the nodes' streams differ: {', '.join(digests)}")
+    yield DemoClaim("identical", same, said if same else f"the nodes' streams differ: {', '.join(digests)}")
 
 
-def _claims_of_race(report: JobReport, timeline: _Timeline, mode: str, publishers: int) -> Iterator[Claim]:
+def _claims_of_race(
+    report: JobReport, timeline: _Timeline, mode: str, publishers: int
+) -> Iterator[DemoClaim]:
     winners = sum(row.won > 0 for row in report.publishers)
     if publishers > 1:
-        yield Claim("race", winners > 1, f"{winners} of {publishers} publishers won blocks")
+        yield DemoClaim("race", winners > 1, f"{winners} of {publishers} publishers won blocks")
         skipped = sum(row.skipped for row in report.publishers)
-        yield Claim("skip", skipped > 0, f"{skipped:,} times a publisher was told to skip a block")
+        yield DemoClaim("skip", skipped > 0, f"{skipped:,} times a publisher was told to skip a block")
         resent = sum(row.resent for row in report.publishers)
-        yield Claim("resend", resent > 0, f"{resent:,} times a publisher was asked for a block again")
+        yield DemoClaim("resend", resent > 0, f"{resent:,} times a publisher was asked for a block again")
     for kind in (Misbehaviour.HANG, Misbehaviour.BAD_PROOF, Misbehaviour.REPEAT):
         if kind is Misbehaviour.BAD_PROOF and mode == "hash":
             continue  # that mode checks no proofs
         outcome = timeline.outcomes.get(kind)
         answers = ", ".join(outcome.answers) if outcome is not None else "it never came to that"
-        yield Claim(str(kind), outcome is not None and outcome.is_expected, f"answered with {answers}")
+        yield DemoClaim(str(kind), outcome is not None and outcome.is_expected, f"answered with {answers}")
     said = "another node took over, and the old one is its standby"
     trouble = f"no failover: {timeline.error or 'it never came to that'}"
-    yield Claim(
+    yield DemoClaim(
         "failover",
         timeline.is_taken_over and timeline.error is None,
         said if timeline.is_taken_over else trouble,

@@ -352,10 +352,10 @@ def test_two_of_the_same_at_once_and_no_gateway(chain: Path) -> None:
     failed, *rest = err.splitlines()[-3:]
     why = "block 0 was not acknowledged within 0.5 s (cannot connect to 127.0.0.1:1: "
     assert failed.startswith(f"sluice: publisher publisher-1 failed: {why}")
+    go_on = f"--source {shlex.quote(str(chain))} --gateway 127.0.0.1:1 --deadline 0.5"
     assert rest == [
         "sluice: no block is known to be stored. Go on with:",
-        f"sluice publish --engine spark --source {shlex.quote(str(chain))}"
-        " --gateway 127.0.0.1:1 --deadline 0.5",
+        f"sluice publish --engine spark {go_on}",
     ]
 
 

@@ -20,7 +20,7 @@ from sluice.gateway.commands.cli import main
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import NO_BLOCKS
 from sluice.publishers.commands.demo import print_result
-from sluice.publishers.demo.demo import Claim, DemoResult
+from sluice.publishers.demo.demo import DemoClaim, DemoResult
 from sluice.publishers.demo.reading import ReadTotals
 from sluice.publishers.report import PublishReport
 from tests.nodes import make_blocks
@@ -206,7 +206,7 @@ RESULT = DemoResult(
         PublishReport("publisher-1", blocks=2, won=2, acknowledged=2, reconnects=1, bytes_sent=1_500_000),
     ),
     readers={"TCP reader": ReadTotals(entries=11, blocks=2, items=6, bytes=1234)},
-    claims=(Claim("lost", True, "0 blocks lost by 2 readers"), Claim("skip", False, "0 times")),
+    claims=(DemoClaim("lost", True, "0 blocks lost by 2 readers"), DemoClaim("skip", False, "0 times")),
     latency_median_ns=1_500_000,
     latency_p99_ns=None,
     publish_seconds=0.5,
