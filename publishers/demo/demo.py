@@ -10,13 +10,9 @@ nothing repeated, the same bytes everywhere, and that each thing that it shows d
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +21,15 @@ from typing import Any, Final, Literal
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sluice.datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
 from sluice.gateway.blocks.block import Block
-from sluice.gateway.cluster.control_client import ControlClient
-from sluice.gateway.cluster.failover import Failover, FailoverStep
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.key_files import public_key_hex
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import path_in
 from sluice.publishers.blocks.block_places import BlockFileReader, LocalStore, blocks_in, check_no_gaps
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.demo.cluster import NODES, Cluster, name_of
 from sluice.publishers.demo.misbehaving import Misbehaviour, Outcome, misbehave
-from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.demo.reading import GrpcReader, Reader, ReadTotals, TcpReader
 from sluice.publishers.errors import PublisherError
 from sluice.publishers.job.job import JobProgress, JobReport, publish
@@ -48,7 +41,6 @@ from sluice.publishers.spark.source_names import parse_source
 __all__ = ["DemoClaim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "run_demo"]
 
 SEED: Final = 1
-NODES: Final = 3
 STORE_SECONDS: Final = 120.0
 """The publishers' deadline; with a full disk they would never end."""
 READ_SECONDS: Final = 60.0
@@ -58,12 +50,6 @@ STEP_SECONDS: Final = 30.0
 AWAY_SECONDS: Final = 2.0
 """Time for which the killed node is away after another one took over."""
 _LOOK_SECONDS: Final = 0.1
-_NODE_WORDS: Final = (
-    *("--commit-min-standbys", "1", "--block-time", "1", "--shutdown-grace-seconds", "2"),
-    *("--catchup-backoff-seconds", "0.2", "--catchup-max-backoff-seconds", "1"),
-    *("--tcp-inactivity-timeout-seconds", "3600"),
-)
-"""A block counts as stored when another node has it, too. The readers may wait for Spark for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +156,9 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
     numbers = range(first, last + 1)
     with ExitStack() as cleanup:
         cleanup.callback(files.close)
-        cluster = _Cluster(options, arguments)
+        cluster = Cluster(options.folder, arguments, options.grpc, options.tcp)
         cleanup.callback(cluster.kill)
-        cluster.start(show)
+        _start(cluster, show)
         readers: dict[str, Reader] = {
             "TCP reader": TcpReader("tcp-reader", cluster.tcp, block_at, first, last),
             "gRPC reader": GrpcReader("grpc-reader", cluster.grpc, block_at, first, last),
@@ -196,6 +182,14 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
         return _result(options, source, mode, numbers, publishing, readers, cluster, timeline)
 
 
+def _start(cluster: Cluster, show: Show) -> None:
+    show.progress(DemoProgress("starting nodes", 0, NODES))
+    cluster.start(lambda count: show.progress(DemoProgress("starting nodes", count, NODES)))
+    for at, address in enumerate(cluster.http):
+        role = "active" if at == cluster.active else "standby"
+        show.happened(f"{name_of(at)} is {role}: http://{address}")
+
+
 def _show_counts(show: Show, publishing: _Publishing, readers: dict[str, Reader], numbers: range) -> None:
     progress = publishing.progress
     if progress is None or not progress.publishers:
@@ -207,9 +201,7 @@ def _show_counts(show: Show, publishing: _Publishing, readers: dict[str, Reader]
         show.progress(DemoProgress(name, reader.totals.blocks, len(numbers)))
 
 
-def _await_all(
-    publishing: _Publishing, readers: dict[str, Reader], cluster: _Cluster, numbers: range
-) -> None:
+def _await_all(publishing: _Publishing, readers: dict[str, Reader], cluster: Cluster, numbers: range) -> None:
     """Wait until readers and standbys have all blocks; the claims say if they have not."""
     deadline = time.monotonic() + READ_SECONDS
     while publishing.report_or_raise().is_complete and time.monotonic() < deadline:
@@ -232,126 +224,6 @@ def _chain(options: DemoOptions, show: Show) -> tuple[Path, list[str]]:
         write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
         show.progress(DemoProgress("making blocks", block.number + 1, options.block_count))
     return source, ["--ledger-key", f"ed25519:{public_key_hex(key)}"]
-
-
-# --- the nodes ----------------------------------------------------------------------------------------------
-
-
-class _Cluster:
-    """Three nodes at fixed addresses; the first is active at first."""
-
-    def __init__(self, options: DemoOptions, arguments: Sequence[str]) -> None:
-        self._folder = options.folder
-        self._arguments = tuple(arguments)
-        with _free_addresses(4 * NODES) as free:
-            self.grpc, self.tcp, self.http, self.control = (free[at::4] for at in range(4))
-        self.grpc[0] = options.grpc or self.grpc[0]
-        self.tcp[0] = options.tcp or self.tcp[0]
-        self.active = 0
-        self._processes: list[NodeProcess | None] = [None] * NODES
-
-    def start(self, show: Show) -> None:
-        """Start all nodes, and name their pages."""
-        show.progress(DemoProgress("starting nodes", 0, NODES))
-        roles = ("active", *("standby",) * (NODES - 1))
-        with ThreadPoolExecutor(NODES) as threads:
-            starts = [threads.submit(self.start_one, at, role) for at, role in enumerate(roles)]
-            for done, start in enumerate(as_completed(starts)):
-                start.result()
-                show.progress(DemoProgress("starting nodes", done + 1, NODES))
-        for at, role in enumerate(roles):
-            show.happened(f"{name_of(at)} is {role}: http://{self.http[at]}")
-
-    def start_one(self, at: int, role: str) -> None:
-        """Start a node in a role."""
-        words = [*self._arguments, *_NODE_WORDS, "--role", role]
-        for flag, addresses in (
-            ("--grpc", self.grpc),
-            ("--tcp", self.tcp),
-            ("--http", self.http),
-            ("--control", self.control),
-        ):
-            words += [flag, addresses[at]]
-        for other in range(NODES):
-            if other != at:
-                words += ["--peer", self.grpc[other]]
-        self._processes[at] = NodeProcess(
-            self._folder / name_of(at), self._folder / f"{name_of(at)}.log", words, is_bound=True
-        )
-
-    def kill_active(self) -> int:
-        """Kill the active node (SIGKILL); return its place."""
-        at = self.active
-        process, self._processes[at] = self._processes[at], None
-        assert process is not None
-        process.kill()
-        return at
-
-    def take_over(self, report: Callable[[FailoverStep], None]) -> int:
-        """Activate the standby with the most blocks, as `sluice failover --force` does; return its place."""
-        dead = self.active
-        heads = [-1 if head is None else head for head in self.heads()]
-        target = max((at for at in range(NODES) if at != dead), key=heads.__getitem__)
-        asyncio.run(self._failover(dead, target, report))
-        self.active = target
-        return target
-
-    async def _failover(self, dead: int, target: int, report: Callable[[FailoverStep], None]) -> None:
-        async with ControlClient(self.control[dead]) as one, ControlClient(self.control[target]) as other:
-            await Failover(one, other, report).force()
-
-    def heads(self) -> list[int | None]:
-        """Return the last block of each node; None: none, or it does not answer."""
-        return asyncio.run(self._heads())
-
-    async def _heads(self) -> list[int | None]:
-        async def head(address: str) -> int | None:
-            try:
-                async with ControlClient(address) as control:
-                    return (await control.state()).last_number
-            except GatewayError:
-                return None
-
-        return list(await asyncio.gather(*map(head, self.control)))
-
-    def stop(self) -> None:
-        """Stop all nodes in order."""
-        for process in self._processes:
-            if process is not None:
-                process.stop()
-        self._processes = [None] * NODES
-
-    def kill(self) -> None:
-        """Kill what still runs."""
-        for process in self._processes:
-            if process is not None:
-                process.kill()
-
-    def digests(self) -> list[str]:
-        """Return the SHA-256 of each node's stream, after `stop`."""
-        return [_digest(self._folder / name_of(at) / "datastream.bin") for at in range(NODES)]
-
-
-def name_of(at: int) -> str:
-    """Return a node's name."""
-    return f"node-{at + 1}"
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(HEADER_OFFSET + HEADER_SIZE)
-        total = decode_header(head[HEADER_OFFSET:]).header.total_length
-        file.seek(0)
-        return hashlib.sha256(file.read(total)).hexdigest()
-
-
-@contextlib.contextmanager
-def _free_addresses(count: int) -> Iterator[list[str]]:
-    """Yield addresses that were free a moment ago, all different."""
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    yield addresses
 
 
 # --- the publishers -----------------------------------------------------------------------------------------
@@ -435,7 +307,7 @@ class _Timeline(threading.Thread):
 
     def __init__(
         self,
-        cluster: _Cluster,
+        cluster: Cluster,
         block_of: Callable[[int], Block | None],
         numbers: range,
         publishing: _Publishing,
@@ -516,7 +388,7 @@ def _result(
     numbers: range,
     publishing: _Publishing,
     readers: dict[str, Reader],
-    cluster: _Cluster,
+    cluster: Cluster,
     timeline: _Timeline,
 ) -> DemoResult:
     report = publishing.report_or_raise()

@@ -149,6 +149,8 @@ class _Stream:
         self._patience_seconds = patience_seconds
         self._say = say
         self._answers: list[str] = []
+        self._unsaid: str | None = None
+        """What was sent; if another publisher has the block, it was for nothing."""
         self._heard: asyncio.Queue[Event | None] = asyncio.Queue()
 
     async def read(self) -> None:
@@ -174,7 +176,7 @@ class _Stream:
     async def _win(self, number: int) -> Outcome | None:
         """Offer the next block until no other publisher has it, and misbehave with it."""
         while True:
-            sent = await self._send_part(number)
+            self._unsaid = await self._send_part(number)
             event = await self._hear(_LOST_SECONDS)
             while isinstance(event, Acknowledged) and event.number < number:
                 event = await self._hear(_LOST_SECONDS)
@@ -187,7 +189,7 @@ class _Stream:
             elif isinstance(event, StreamEnded):
                 return self._ended(number, event)
             else:
-                self._say(sent)
+                self._say_sent()
                 break
         if self._kind is Misbehaviour.DISCONNECT:
             self._say("closed the connection")
@@ -256,10 +258,17 @@ class _Stream:
             event = await asyncio.wait_for(self._heard.get(), seconds)
         except TimeoutError:
             return None
+        if isinstance(event, StreamEnded):
+            self._say_sent()
         if event is not None and not isinstance(event, Acknowledged):
             self._answers.append(_text_of(event))
             self._say(f"heard {self._answers[-1]}")
         return event
+
+    def _say_sent(self) -> None:
+        if self._unsaid is not None:
+            self._say(self._unsaid)
+            self._unsaid = None
 
     async def _send(self, number: int, items: tuple[bytes, ...]) -> None:
         for items_of_message in split_items(number, items):
