@@ -109,13 +109,14 @@ async def misbehave(
             stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
             call: Any = stub.publishBlockStream(metadata=metadata)
             try:
-                await call.initial_metadata()
                 stream = _Stream(kind, call, block_of, patience_seconds, say)
                 reading = asyncio.create_task(stream.read())
                 outcome = await stream.run(first, last)
             finally:
                 call.cancel()
             await reading
+            if stream.error is not None and not (outcome is not None and outcome.is_expected):
+                raise stream.error
             if outcome is not None:
                 return outcome
     finally:
@@ -130,6 +131,10 @@ async def _held(channel: grpc.aio.Channel) -> tuple[int | None, int | None]:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # its answers to headers tell
             return None, None
         raise
+
+
+class _CallOver(Exception):
+    """The gateway ended the call without a word."""
 
 
 class _Stream:
@@ -148,6 +153,8 @@ class _Stream:
         self._block_of = block_of
         self._patience_seconds = patience_seconds
         self._say = say
+        self.error: grpc.aio.AioRpcError | None = None
+        """The status with which the gateway ended the call, if it is no OK."""
         self._answers: list[str] = []
         self._unsaid: str | None = None
         """What was sent; if another publisher has the block, it was for nothing."""
@@ -155,23 +162,30 @@ class _Stream:
 
     async def read(self) -> None:
         """Read the answers to the end of the call: gRPC cancels a call of which a read is cancelled."""
-        with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+        try:
             async for response in self._call:
                 event = event_of(response)
                 if event is not None:
                     self._heard.put_nowait(event)
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+        except asyncio.CancelledError:
+            pass  # by us, as the call
         self._heard.put_nowait(None)
 
     async def run(self, first: int | None, last: int | None) -> Outcome | None:
         """Misbehave; return None if the blocks moved on, and another stream must begin."""
         next_number = 0 if last is None else last + 1
-        if self._kind is Misbehaviour.REPEAT:
-            if first is None or last is None:
-                raise MisbehaviourFailed("the gateway has no block yet that could be repeated")
-            return await self._repeat(first, last)
-        if self._kind is Misbehaviour.AHEAD:
-            return await self._offer_ahead(next_number)
-        return await self._win(next_number)
+        try:
+            if self._kind is Misbehaviour.REPEAT:
+                if first is None or last is None:
+                    raise MisbehaviourFailed("the gateway has no block yet that could be repeated")
+                return await self._repeat(first, last)
+            if self._kind is Misbehaviour.AHEAD:
+                return await self._offer_ahead(next_number)
+            return await self._win(next_number)
+        except _CallOver:
+            return Outcome(next_number, tuple(self._answers), is_expected=False)
 
     async def _win(self, number: int) -> Outcome | None:
         """Offer the next block until no other publisher has it, and misbehave with it."""
@@ -253,14 +267,16 @@ class _Stream:
         return None
 
     async def _hear(self, seconds: float) -> Event | None:
-        """Return the next answer; None: there was none in time, or the stream is over."""
+        """Return the next answer; None: there was none in time. Raises _CallOver."""
         try:
             event = await asyncio.wait_for(self._heard.get(), seconds)
         except TimeoutError:
             return None
+        if event is None:
+            raise _CallOver
         if isinstance(event, StreamEnded):
             self._say_sent()
-        if event is not None and not isinstance(event, Acknowledged):
+        if not isinstance(event, Acknowledged):
             self._answers.append(_text_of(event))
             self._say(f"heard {self._answers[-1]}")
         return event

@@ -14,6 +14,7 @@ from sluice.publishers.demo.misbehaving import AHEAD_BLOCKS
 from sluice.publishers.errors import MisbehaviourFailed, SourceUnreachable
 from sluice.publishers.job.local_job import publish_locally
 from sluice.publishers.spark.source_names import parse_source
+from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream, running
 from tests.publishers.node_thread import node_thread, store
@@ -101,3 +102,27 @@ def test_what_is_missing_is_said(tmp_path: Path, chain: Path) -> None:
         (chain / "0.blk.gz").unlink()
         with pytest.raises(MisbehaviourFailed, match="wants block 0, which the source does not have"):
             run("hang", "--source", chain, "--gateway", node.grpc_address)
+
+
+def test_a_refused_stream_says_why(tmp_path: Path, chain: Path) -> None:
+    authority = Authority(tmp_path)
+    alice, bob = authority.issue("alice"), authority.issue("bob")
+    settings = {
+        "grpc_tls_certificate": authority.issue("localhost").certificate,
+        "grpc_tls_key": authority.issue("localhost").key,
+        "grpc_tls_client_ca": authority.path,
+        "publish_allowed_subjects": ("CN=alice",),
+    }
+    with node_thread(tmp_path / "node", **settings) as node:
+        words = (
+            "--source",
+            chain,
+            "--gateway",
+            f"localhost:{node.grpc_address.port}",
+            "--tls-ca",
+            authority.path,
+        )
+        with pytest.raises(SourceUnreachable, match="PERMISSION_DENIED"):
+            run("hang", *words, "--tls-cert", bob.certificate, "--tls-key", bob.key)
+        status, said = run("bad-proof", *words, "--tls-cert", alice.certificate, "--tls-key", alice.key)
+        assert (status, said["block"]) == (0, 0)
