@@ -30,11 +30,14 @@ from typing import Final, Literal, TextIO
 __all__ = [
     "LINES_PER_CAUSE",
     "LINES_PER_MESSAGE",
+    "FieldValue",
     "FloodFilter",
     "JsonFormatter",
     "TextFormatter",
     "caused_by",
     "fields",
+    "fields_as_text",
+    "fields_of",
     "one_line",
     "set_up_logging",
     "tell_left_out",
@@ -92,11 +95,13 @@ def set_up_logging(
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
+    handler.setLevel(_number(level))
     handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
-    logging.getLogger("sluice").setLevel(_number(level))
+    # The status page lists events of level `info`, whatever is written.
+    logging.getLogger("sluice").setLevel(min(logging.INFO, _number(level)))
 
 
 def _number(level: str) -> int:
@@ -184,7 +189,7 @@ class TextFormatter(logging.Formatter):
         if self._colour and record.levelno in _LEVEL_COLOURS:
             level = f"{_LEVEL_COLOURS[record.levelno]}{level}{_RESET}"
         line = f"{at} {level} {record.name}  {one_line(record.getMessage())}"
-        if shown := " ".join(f"{key}={_text(value)}" for key, value in _fields_of(record).items()):
+        if shown := fields_as_text(fields_of(record)):
             line = f"{line}  {shown}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
@@ -203,13 +208,19 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry |= {key: _json(value) for key, value in _fields_of(record).items()}
+        entry |= {key: _json(value) for key, value in fields_of(record).items()}
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)  # in ASCII
 
 
-def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
+def fields_as_text(values: Mapping[str, FieldValue]) -> str:
+    """Return fields as `key=value …`, one line."""
+    return " ".join(f"{key}={_text(value)}" for key, value in values.items())
+
+
+def fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
+    """Return the fields of a record."""
     found: Mapping[str, FieldValue] = getattr(record, _FIELDS, {})
     return found
 

@@ -69,9 +69,12 @@ from sluice.gateway.services.publish_service import PublishService
 from sluice.gateway.services.status_detail import StatusDetail
 from sluice.gateway.services.subscribe_service import SubscribeService
 from sluice.gateway.settings.table import Settings
-from sluice.gateway.status.http import start_http
+from sluice.gateway.status.cluster_page import ClusterView
+from sluice.gateway.status.events import EventRing
+from sluice.gateway.status.http import PageSources, start_http
 from sluice.gateway.status.processor_watch import ProcessorWatch
 from sluice.gateway.status.reporter import NodeReporter
+from sluice.gateway.status.sampler import Sampler, read_history
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.last_block import look_at_last_block
 from sluice.gateway.store.page_blocks import NetworkPages, PageBlocks
@@ -122,6 +125,7 @@ class Node:
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
         ]
         self._instance = secrets.token_hex(8)
+        self._events = EventRing()
         self._cut_off_at = 0.0
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
@@ -147,6 +151,7 @@ class Node:
         self.publish_service: PublishService
         self._tcp_server: StreamServer
         self.reporter: NodeReporter
+        self.sampler: Sampler
         self.block_access: BlockAccessService
         self._height_service: HeightService
 
@@ -214,6 +219,9 @@ class Node:
 
     async def _start(self) -> None:
         settings, archive = self.settings, archive_options(self.settings)
+        logger = logging.getLogger("sluice")
+        logger.addHandler(self._events)
+        self._cleanup.callback(logger.removeHandler, self._events)
         if archive is not None:
             await asyncio.to_thread(
                 begin_from_archive, settings.data_dir, archive.url, archive.store, self._beginning_rules()
@@ -246,6 +254,7 @@ class Node:
         self._make_subscribe_service()
         self._make_tcp_server()
         self._make_reporter()
+        await self._make_sampler()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
@@ -546,12 +555,28 @@ class Node:
             publishers_shown=self._limits.publishers_shown,
         )
 
+    async def _make_sampler(self) -> None:
+        data_dir = self.settings.data_dir
+        self.sampler = Sampler(
+            await asyncio.to_thread(read_history, data_dir),
+            data_dir,
+            self.metrics,
+            report=self.reporter.report,
+            won=lambda: self.conductor.acknowledging.history.blocks,
+            stream_bytes=lambda: sum(each.committed.total_length for each in self.store.streamers),
+            write_seconds=self._limits.history_write_seconds,
+        )
+        self._watch(self.sampler.run())
+
     def _processes(self) -> list[tuple[str, int | None]]:
         hashing = [("hashing", process.pid) for process in self._hash_processes]
         return [("proofs", self._checks.process_id), *hashing]
 
     async def _start_http(self) -> Address:
-        server = await start_http(self.reporter, self.settings.http_address)
+        cluster = ClusterView(self.reporter.report, self.store, self._peers, peer_tls(self.settings))
+        self._cleanup.callback(cluster.close)
+        sources = PageSources(self.sampler.history, self._events.events, cluster)
+        server = await start_http(self.reporter, self.settings.http_address, sources=sources)
         self._cleanup.push_async_callback(server.close)
         return server.address
 

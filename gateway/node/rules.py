@@ -24,6 +24,7 @@ from sluice.gateway.services.subscribe_service import SubscribeLimits
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.status.processor_watch import LOOK_SECONDS
 from sluice.gateway.status.reporter import PUBLISHERS_SHOWN
+from sluice.gateway.status.sampler import WRITE_SECONDS
 from sluice.gateway.store.block_store import Layout
 from sluice.gateway.store.scrub import UNPROVEN_PAUSE_SECONDS
 from sluice.gateway.transport.admission import AdmissionLimits
@@ -56,6 +57,7 @@ class NodeLimits:
     health_check_seconds: float = HEALTH_CHECK_SECONDS
     processor_look_seconds: float = LOOK_SECONDS
     publishers_shown: int = PUBLISHERS_SHOWN
+    history_write_seconds: float = WRITE_SECONDS
     unproven_pause_seconds: float = UNPROVEN_PAUSE_SECONDS
 
 

@@ -171,6 +171,7 @@ class Acknowledging:
             awaiting=self.awaiting,
             awaiting_seconds=self.awaiting_seconds,
             other_chains=other_chains,
+            behind_blocks=tuple(quorum.behind_blocks()),
         )
 
     def refusal(self) -> str | None:

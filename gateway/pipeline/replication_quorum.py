@@ -71,6 +71,8 @@ class QuorumState:
     awaiting: tuple[int, int] | None = None
     awaiting_seconds: float = 0.0
     other_chains: tuple[str, ...] = ()
+    behind_blocks: tuple[int, ...] = ()
+    """How far each node that reports, and has this chain, is behind."""
 
 
 @dataclass(slots=True)
@@ -228,6 +230,14 @@ class ReplicationQuorum:
             f"{peer.address} {self._state(peer)}"
             for peer in self._peers.values()
             if peer.said is not None and peer.other_chain is not None
+        ]
+
+    def behind_blocks(self) -> list[int]:
+        """Return by how many blocks each connected node with this node's chain is behind."""
+        return [
+            max(0, self._last_number - _number(peer.said.number))
+            for peer in self._counted()
+            if peer.said is not None and peer.other_chain is None
         ]
 
     def connected_count(self) -> int:

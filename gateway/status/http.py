@@ -12,9 +12,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -26,10 +25,14 @@ from sluice.datastream.server.places import Places, party_of
 from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal
 from sluice.gateway.metrics import Metrics
+from sluice.gateway.status.cluster_page import ClusterView, render_cluster
+from sluice.gateway.status.events import Event
+from sluice.gateway.status.guide import PAGES, guide_page
+from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
-from sluice.gateway.status.status_page import REFRESH_SECONDS, render, render_operations
+from sluice.gateway.status.status_page import render
 
-__all__ = ["HttpLimits", "HttpServer", "NodeView", "make_app", "start_http"]
+__all__ = ["HttpLimits", "HttpServer", "NodeView", "PageSources", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +59,14 @@ DESCRIPTORS_DIVISOR: Final = 16
 
 LISTEN_BACKLOG: Final = 1_024
 
+STARTING_SECONDS: Final = 2
+"""Time after which the browser asks a starting node again."""
+
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
+_SOURCES: web.AppKey[PageSources] = web.AppKey("sources")
 _NO_STORE = {"Cache-Control": "no-store"}
 _PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # makes a browser ask again
-_OPERATIONS = Path(__file__).with_name("operations.md")
+_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(STARTING_SECONDS)}  # makes a browser ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,16 @@ class NodeView(Protocol):
 
     def report(self, *, for_page: bool = False) -> NodeReport:
         """Gather the node's report; `for_page` with what only the status page shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """What the pages show beside the node's report."""
+
+    history: History = field(default_factory=History)
+    events: Callable[[], Sequence[Event]] = tuple
+    """Returns the last events, the newest first."""
+    cluster: ClusterView | None = None
 
 
 class HttpServer:
@@ -137,28 +153,35 @@ class _Arrival(asyncio.Protocol):
         handler.connection_made(transport)
 
 
-def make_app(node: NodeView) -> web.Application:
+def make_app(node: NodeView, sources: PageSources) -> web.Application:
     """Return the application that answers for `node`."""
     app = web.Application()
-    app[_NODE] = node
+    app[_NODE], app[_SOURCES] = node, sources
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/readyz/publishers", _readyz_for_publishers)
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/", _page)
     app.router.add_get("/status.json", _status)
-    app.router.add_get("/operations", _operations)
+    app.router.add_get("/cluster", _cluster)
+    app.router.add_get("/operations", _guide)
+    app.router.add_get("/guide/{name}", _guide)
     return app
 
 
-async def start_http(node: NodeView, address: Address, limits: HttpLimits = HttpLimits()) -> HttpServer:
+async def start_http(
+    node: NodeView,
+    address: Address,
+    limits: HttpLimits = HttpLimits(),
+    sources: PageSources | None = None,
+) -> HttpServer:
     """Answer for `node` until the server is closed.
 
     Raises:
         Fatal: the address is not free.
     """
     runner = web.AppRunner(
-        make_app(node),
+        make_app(node, sources or PageSources()),
         access_log=None,
         logger=_requests_log,
         handle_signals=False,
@@ -234,15 +257,35 @@ def _lines(texts: Iterable[str]) -> str:
 
 
 async def _page(request: web.Request) -> web.Response:
-    report = request.app[_NODE].report(for_page=True)
+    report, sources = request.app[_NODE].report(for_page=True), request.app[_SOURCES]
     if report.is_starting:
         return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
-    return web.Response(text=render(report), content_type="text/html", headers=_PAGE_HEADERS)
+    pages = {}
+    if sources.cluster is not None:
+        sources.cluster.begin_look()  # the page does not wait for peers
+        pages = sources.cluster.pages
+    over = request.query.get("over", "hour")
+    return _html(render(report, sources.history, sources.events(), over=over, pages=pages))
 
 
-async def _operations(_: web.Request) -> web.Response:
-    text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
-    return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
+async def _cluster(request: web.Request) -> web.Response:
+    report, cluster = request.app[_NODE].report(), request.app[_SOURCES].cluster
+    if report.is_starting:
+        return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
+    if cluster is None:
+        raise web.HTTPNotFound
+    return _html(render_cluster(await cluster.lines()))
+
+
+async def _guide(request: web.Request) -> web.Response:
+    name = request.match_info.get("name", "operations")
+    if name not in PAGES:
+        raise web.HTTPNotFound
+    return _html(await asyncio.to_thread(guide_page, name))
+
+
+def _html(page: str) -> web.Response:
+    return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:

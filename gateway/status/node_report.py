@@ -160,6 +160,7 @@ class NodeReport:
             "tcp_clients": self.tcp_clients,
             "missing_blocks": self.distance_blocks or 0,
             "awaiting_standbys": self.awaiting_standbys,
+            "http_address": dict(self.addresses).get("HTTP", ""),
         }
 
 

@@ -1,56 +1,111 @@
 """The status page of a node, `/` on its HTTP address.
 
-Pure: a `NodeReport` in, HTML out, without scripts or foreign resources; the browser reloads by itself.
+Pure: a `NodeReport`, a `History` and events in, HTML out, without scripts or foreign resources; the browser
+reloads by itself.
 
     findings        problems first and in red, with since when and what to do; none: one green line; notes in
                     yellow
+    figures         charts of the last hour; of the last day at `/?over=day`
+    race            the last 100 blocks as a ribbon, coloured by winner, and a legend
+    events          role changes, failovers, refusals, timeouts, certificates, the front door
     chain           first and last block, root hash, age of the last block
-    race            the last 100 blocks, a cell each, coloured by winner
     publishers      those connected, and what each is doing
     readers         data-streamer clients, subscribers, and how far the slowest is behind
     peers           the peer that the node follows, its distance, and the standbys that it waits for
 
 Invariants
   - Everything that a peer has named is escaped.
-  - `/status.json` (`as_json`) has the same values under the same names.
+  - A publisher's colour follows from its name alone, so it is the same on each node and after a restart.
+  - `/status.json` (`as_json`) has the values of the report under the same names.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape, unescape
+from html import escape
 
+from sluice.gateway.status.charts import charts, duration, size
+from sluice.gateway.status.events import Event
 from sluice.gateway.status.findings import slug
+from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
 
-__all__ = ["REFRESH_SECONDS", "render", "render_operations"]
+__all__ = ["REFRESH_SECONDS", "document", "render", "table"]
 
-REFRESH_SECONDS = 2
-"""Time between two reloads by the browser."""
-_HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
-_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#bab0ac")
+REFRESH_SECONDS = 5
+"""Time between two reloads by the browser; figures come as often."""
+
+_COLOURS = 12
+_MARKS = 4
+"""Plain, and stripes for names that share a colour."""
+
 _STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:60rem;padding:0 1rem}
-body{color:#222;background:#fff}
-h1{font-size:1.4rem;margin:0 0 .2rem}h2{font-size:1.05rem;margin:1.4rem 0 .4rem}
-table{border-collapse:collapse}td,th{text-align:left;padding:.15rem 1rem .15rem 0;vertical-align:top}
-td{overflow-wrap:anywhere}
-th{font-weight:600;color:#555}code{font-size:.9em}.quiet{color:#777}
-.ok{background:#e6f4e6;border-left:4px solid #2e7d32;padding:.4rem .7rem}
-.bad{background:#fdeaea;border-left:4px solid #c62828;padding:.4rem .7rem}
-.note{background:#fff8e1;border-left:4px solid #f9a825;padding:.4rem .7rem;margin-top:.6rem}
-.bad ul,.note ul{margin:.2rem 0;padding-left:1.2rem}
-.race{display:flex;flex-wrap:wrap;gap:2px;max-width:48rem}.race i{width:14px;height:14px;border-radius:2px}
-.key{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:.4rem}
-@media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,.quiet{color:#999}
-.ok{background:#1c2f1c}.bad{background:#3a1c1c}.note{background:#332b10}}
+:root{color-scheme:light dark;--text:#222;--back:#fff;--quiet:#666;--line:#ddd;--card:#f6f7f8;--link:#0b57d0;
+--ok:#e6f4e6;--bad:#fdeaea;--note:#fff8e1;--l0:#1f6fb2;--l1:#c4561a;--l2:#5b8c1a}
+@media (prefers-color-scheme:dark){:root{--text:#ddd;--back:#161819;--quiet:#9aa0a6;--line:#3a3d40;
+--card:#1f2224;--link:#8ab4f8;--ok:#1c2f1c;--bad:#3a1c1c;--note:#332b10;--l0:#6db3f2;--l1:#ff9d5c;--l2:#a5d65f}}
+*{box-sizing:border-box}
+body{font:15px/1.45 system-ui,sans-serif;margin:1.2rem auto;max-width:72rem;padding:0 1rem;
+color:var(--text);background:var(--back);overflow-wrap:anywhere}
+a{color:var(--link)}h1{font-size:1.4rem;margin:0 0 .2rem}h2{font-size:1.05rem;margin:1.4rem 0 .4rem}
+table{border-collapse:collapse;max-width:100%}
+td,th{text-align:left;padding:.15rem 1rem .15rem 0;vertical-align:top}
+th{font-weight:600;color:var(--quiet);overflow-wrap:normal}code{font-size:.9em}.quiet{color:var(--quiet)}
+.wide{overflow-x:auto}.wide td,.wide th{white-space:nowrap}.wide td.free{white-space:normal;min-width:12rem}
+.ok,.bad,.note{padding:.4rem .7rem;border-left:4px solid;margin:.6rem 0}
+.ok{background:var(--ok);border-color:#2e7d32}.bad{background:var(--bad);border-color:#c62828}
+.note{background:var(--note);border-color:#f9a825}.bad ul,.note ul{margin:.2rem 0;padding-left:1.2rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:.7rem}
+figure{margin:0;padding:.5rem .7rem;background:var(--card);border-radius:6px;min-width:0}
+figcaption{font-size:.85rem}figcaption span{white-space:nowrap;font-weight:600;margin-left:.4rem}
+svg{display:block;width:100%;height:64px;border-bottom:1px solid var(--line);margin-top:.3rem}
+path{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke;stroke-linecap:round;stroke-linejoin:round}
+.l0{stroke:var(--l0)}.l1{stroke:var(--l1)}.l2{stroke:var(--l2)}
+.k0{color:var(--l0)}.k1{color:var(--l1)}.k2{color:var(--l2)}
+.scale{display:flex;justify-content:space-between;font-size:.75rem;color:var(--quiet)}
+.ribbon{display:flex;height:2.2rem;border-radius:4px;overflow:hidden;background:var(--card)}
+.ribbon i{flex:1 1 0;min-width:0}.ribbon i+i{border-left:1px solid var(--back)}
+.legend{list-style:none;margin:.4rem 0;padding:0;display:grid;gap:.1rem 1rem;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
+.legend li{display:flex;align-items:baseline;gap:.4rem;min-width:0}
+.legend i,td i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
+.legend span{min-width:0;max-height:2.9em;overflow:hidden}.legend b{margin-left:auto}
+.events{max-height:22rem;overflow:auto;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
+.events td{font-size:.85rem}.short{white-space:nowrap}.trouble{color:var(--l1)}
+@media (max-width:40rem){body{margin-top:.6rem;padding:0 .6rem}.events tr{display:block;padding:.2rem 0}
+.events td{display:inline;padding-right:.5rem}.ribbon i+i{border-left:0}}
 """.strip()
+_COLOUR_STYLE = "".join(
+    f".c{at}{{background-color:{colour}}}"
+    for at, colour in enumerate(
+        (
+            *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#edc948"),
+            *("#17a2b8", "#9c755f", "#ff9da7", "#8c8c8c", "#2f4b7c", "#a5d65f"),
+        )
+    )
+) + "".join(
+    f".m{at}{{background-image:repeating-linear-gradient({angle}deg,#fff9 0 2px,#0000 2px 6px)}}"
+    for at, angle in ((1, 45), (2, 0), (3, 135))
+)
+"""The colours of publishers: apart from each other on light and dark."""
 
 
-def render(report: NodeReport) -> str:
-    """Return the page as an HTML document."""
+def render(
+    report: NodeReport,
+    history: History,
+    events: Sequence[Event] = (),
+    *,
+    over: str = "hour",
+    pages: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page as an HTML document.
+
+    Args:
+        over: `hour` or `day`, the time that the charts show.
+        pages: addresses of peers, and where each has its page.
+    """
     last = "no block yet" if report.last_block is None else f"block {report.last_block}"
     title = f"Sluice: {last}" if not report.problems else f"Sluice: {len(report.problems)} problems"
     body = "\n".join(
@@ -58,43 +113,53 @@ def render(report: NodeReport) -> str:
             _heading(report),
             _problems(report),
             _notes(report),
-            _section("Chain", _chain(report)),
+            _figures(history, over),
             _section("Race", _race(report)),
+            _section("Events", _events(events)),
+            _section("Chain", _chain(report)),
             _section("Publishers", _publishers(report)),
             _section("Readers", _readers(report)),
-            _section("Peers", _peers(report)),
-            _section("Addresses", _table(report.addresses)),
+            _section("Peers", _peers(report, pages or {})),
+            _section("Addresses", table(report.addresses)),
         )
     )
-    return (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
-        f'<meta http-equiv=refresh content="{REFRESH_SECONDS}">'
-        '<meta name=viewport content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return document(title, body, is_live=True)
 
 
-def render_operations(markdown: str) -> str:
-    """Return docs/operations.md as an HTML document with anchors."""
-    text = _HEADING.sub(
-        lambda line: f'<a id="{escape(slug(unescape(line[1])))}"></a>{line[0]}', escape(markdown, quote=False)
-    )
+def document(title: str, body: str, *, is_live: bool = False, style: str = "") -> str:
+    """Return an HTML document in the style of all pages.
+
+    Args:
+        is_live: the browser reloads it.
+        style: further rules.
+    """
+    refresh = f'<meta http-equiv=refresh content="{REFRESH_SECONDS}">' if is_live else ""
     return (
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
+        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8>{refresh}"
         '<meta name=viewport content="width=device-width,initial-scale=1">'
-        "<title>Sluice: operations</title>"
-        "<style>pre{white-space:pre-wrap;overflow-wrap:anywhere}</style></head>\n<body>\n"
-        f'<p><a href="/">status</a></p>\n<pre>{text}</pre>\n</body></html>\n'
+        f"<title>{escape(title)}</title><style>{_STYLE}{_COLOUR_STYLE}{style}</style></head>\n"
+        f"<body>\n{body}\n</body></html>\n"
     )
 
 
 def _heading(report: NodeReport) -> str:
     words = f"{report.phase} node, version {report.version}, verification {report.verification_mode}"
-    return f"<h1>Sluice</h1><div class=quiet>{escape(words)}</div>"
+    links = '<a href="/operations">operations</a> · <a href="/status.json">status.json</a>'
+    if report.peers:
+        links = f'<a href="/cluster">cluster</a> · {links}'
+    at = datetime.fromtimestamp(report.now_unix_seconds, UTC)
+    return (
+        f"<h1>Sluice</h1><div class=quiet>{escape(words)}</div>"
+        f"<div class=quiet>{at:%Y-%m-%d %H:%M:%S} UTC · {links}</div>"
+    )
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
+    return _section_html(escape(title), content)
+
+
+def _section_html(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>\n{content}</section>"
 
 
 def _problems(report: NodeReport) -> str:
@@ -115,7 +180,7 @@ def _findings(report: NodeReport, *, are_problems: bool) -> str:
         if finding.is_problem is not are_problems:
             continue
         began = datetime.fromtimestamp(finding.since_unix_seconds, UTC)
-        lasts = _duration(max(0.0, report.now_unix_seconds - finding.since_unix_seconds))
+        lasts = duration(max(0.0, report.now_unix_seconds - finding.since_unix_seconds))
         more = f'<a href="/operations#{escape(slug(finding.section))}">{escape(finding.section)}</a>'
         listed += (
             f"<li><b>{escape(finding.text)}</b><br>since {began:%Y-%m-%d %H:%M:%S} UTC ({lasts})<br>"
@@ -128,8 +193,8 @@ def _chain(report: NodeReport) -> str:
     if report.last_block is None:
         return "<p>The node holds no block yet.</p>"
     age = report.last_block_age_seconds
-    since = "none since the node started" if age is None else f"{_duration(age)} ago"
-    return _table(
+    since = "none since the node started" if age is None else f"{duration(age)} ago"
+    return table(
         (
             ("last block", str(report.last_block)),
             ("acknowledged", since),
@@ -139,76 +204,105 @@ def _chain(report: NodeReport) -> str:
     )
 
 
+def _figures(history: History, over: str) -> str:
+    hour, day = "the last hour", "the last day"
+    if over == "day":
+        return _section_html(f'<a href="/">{hour}</a> · {day}', charts(history.day))
+    return _section_html(f'{hour} · <a href="/?over=day">{day}</a>', charts(history.hour))
+
+
 def _race(report: NodeReport) -> str:
     if not report.race:
         return "<p>No block was acknowledged since the node started.</p>"
-    colour_of = {name: _COLOURS[at % len(_COLOURS)] for at, (name, _) in enumerate(report.winners)}
+    look_of = _looks(name for name, _ in report.winners)
     cells = "".join(
-        f'<i style="background:{colour_of[won.publisher]}" '
-        f'title="block {won.number}: {escape(won.publisher)}, {_duration(won.seconds)}"></i>'
+        f'<i class="{look_of[won.publisher]}" '
+        f'title="block {won.number}: {escape(won.publisher)}, {duration(won.seconds)}"></i>'
         for won in report.race
     )
-    rows = "".join(
-        f'<tr><td><span class=key style="background:{colour_of[name]}"></span>{escape(name)}</td>'
-        f"<td>{count}</td></tr>"
+    legend = "".join(
+        f'<li><i class="{look_of[name]}"></i><span>{escape(name)}</span><b>{count}</b></li>'
         for name, count in report.winners
     )
-    median = "" if report.median_seconds is None else f", median {_duration(report.median_seconds)}"
+    median = "" if report.median_seconds is None else f", median {duration(report.median_seconds)}"
     return (
-        f"<div class=race>{cells}</div>"
-        f"<table><tr><th>winner of the last {len(report.race)} blocks</th><th>blocks</th></tr>{rows}</table>"
-        f"<div class=quiet>from header to acknowledgement{median}</div>"
+        f"<div class=ribbon>{cells}</div>"
+        f"<div class=scale><span>block {report.race[0].number}</span>"
+        f"<span>block {report.race[-1].number}</span></div>"
+        f"<ul class=legend>{legend}</ul>"
+        f"<div class=quiet>winners of the last {len(report.race)} blocks; "
+        f"from header to acknowledgement{median}</div>"
     )
+
+
+def _looks(names: Iterable[str]) -> dict[str, str]:
+    """Return the CSS classes of each name: its colour, and a mark if names before it have that colour."""
+    looks, taken = {}, [0] * _COLOURS
+    for name in sorted(names):
+        colour = zlib.crc32(name.encode("utf-8", "surrogatepass")) % _COLOURS
+        mark = taken[colour] % _MARKS
+        looks[name] = f"c{colour} m{mark}" if mark else f"c{colour}"
+        taken[colour] += 1
+    return looks
+
+
+def _events(events: Sequence[Event]) -> str:
+    if not events:
+        return "<p>None since the node started.</p>"
+    rows = "".join(
+        f"<tr><td class=short>{datetime.fromtimestamp(event.unix_seconds, UTC):%Y-%m-%d %H:%M:%S}</td>"
+        f'<td class="short{" trouble" if event.is_trouble else ""}">{event.kind.value}</td>'
+        f"<td>{escape(event.text)}{f' <b>× {event.count:,}</b>' if event.count > 1 else ''}</td></tr>"
+        for event in events
+    )
+    return f"<div class=events><table>{rows}</table></div>"
 
 
 def _publishers(report: NodeReport) -> str:
     if not report.publishers:
         return "<p>None is connected.</p>"
-    rows = ((publisher.name, publisher.doing) for publisher in report.publishers)
-    return _table(rows) + f"<div class=quiet>{_size(report.inflight_bytes)} in flight</div>"
+    rows = "".join(
+        f"<tr><td>{escape(publisher.name)}</td><td class=short>{escape(publisher.doing)}</td></tr>"
+        for publisher in report.publishers
+    )
+    return f"<table>{rows}</table><div class=quiet>{size(report.inflight_bytes)} in flight</div>"
 
 
 def _readers(report: NodeReport) -> str:
-    return _table(
+    return table(
         (
             ("data-streamer clients", str(report.tcp_clients)),
-            ("the slowest is behind by", _size(report.tcp_slowest_bytes)),
+            ("the slowest is behind by", size(report.tcp_slowest_bytes)),
             ("subscribers", str(report.subscribers)),
             ("the slowest is behind by", f"{report.subscriber_lag_blocks} blocks"),
         )
     )
 
 
-def _peers(report: NodeReport) -> str:
+def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
     if not report.peers and report.followed is None:
         return "<p>None is set.</p>"
-    rows = [("may be followed", ", ".join(report.peers) or "none")]
-    rows.append(("followed now", report.followed or "none"))
+    listed = ", ".join(_peer(peer, pages) for peer in report.peers) or "none"
+    rows = [("followed now", report.followed or "none")]
     if report.distance_blocks is not None:
         rows.append(("behind by", f"{report.distance_blocks} blocks"))
     if report.min_standbys:
         rows.append(("acknowledged when on", f"{report.min_standbys} of these as well"))
         rows += report.standbys
         rows.append(("not acknowledged yet", f"{report.awaiting_standbys} blocks"))
-    return _table(rows)
+    first = f"<tr><th>may be followed</th><td>{listed}</td></tr>"
+    return f'<table>{first}{_rows(rows)}</table><p><a href="/cluster">all nodes of the cluster</a></p>'
 
 
-def _table(rows: Iterable[tuple[str, str]]) -> str:
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-    return f"<table>{cells}</table>"
+def _peer(address: str, pages: Mapping[str, str]) -> str:
+    page = pages.get(address)
+    return escape(address) if page is None else f'<a href="{escape(page)}">{escape(address)}</a>'
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.1f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds) // 60
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values."""
+    return f"<table>{_rows(rows)}</table>"
 
 
-def _size(size_bytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes} bytes"
+def _rows(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)

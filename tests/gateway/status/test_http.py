@@ -138,7 +138,13 @@ async def test_what_to_do_is_a_page_too() -> None:
     async with serving(FakeNode()) as get:
         status, kind, page = await get("/operations")
         assert (status, kind) == (200, "text/html; charset=utf-8")
-        assert '<a id="a-node-is-behind"></a>## A node is behind\n' in page
+        assert '<h2 id="a-node-is-behind">A node is behind</h2>' in page
+        assert '<a href="/guide/archive#set-it-up">' in page
+        status, kind, page = await get("/guide/archive")
+        assert (status, kind) == (200, "text/html; charset=utf-8")
+        assert '<h2 id="set-it-up">' in page
+        for path in ("/guide/", "/guide/none", "/guide/..%2foperations", "/guide/settings.md"):
+            assert (await get(path))[0] == 404
 
 
 async def test_the_status_is_a_page_and_json() -> None:

@@ -36,6 +36,7 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             "tcp_clients": 1,
             "missing_blocks": 0,
             "awaiting_standbys": 0,
+            "http_address": str(node.http_address),
         }
         # With the real port.
         addresses = node.reporter.report()

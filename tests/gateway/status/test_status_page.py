@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.replication_quorum import QuorumState
-from sluice.gateway.status import status_page
-from sluice.gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
+from sluice.gateway.status.events import Event, EventTopic
+from sluice.gateway.status.findings import FindingBook, FindingKind
+from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import Finding, NodeReport, PublisherStatus
-from sluice.gateway.status.status_page import render, render_operations
+from sluice.gateway.status.status_page import REFRESH_SECONDS, render
 
-OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 VOID = {"meta", "br", "link", "img"}
 EMPTY = NodeReport(
     version="0.1.0",
@@ -48,6 +47,12 @@ BUSY = replace(
     followed="192.0.2.7:40840",
     distance_blocks=4,
 )
+
+
+def shown(report: NodeReport, events: Sequence[Event] = ()) -> str:
+    history = History()
+    history.note(report.now_unix_seconds, {"blocks": 2.0, "disk_free_bytes": 1e12})
+    return render(report, history, events)
 
 
 def problem(text: str) -> Finding:
@@ -86,9 +91,10 @@ class Page(HTMLParser):
 
 
 def test_an_empty_node_says_so() -> None:
-    text = Page(render(EMPTY)).text
+    text = Page(shown(EMPTY)).text
     assert text.startswith(
-        "Sluice: no block yet | Sluice | active node, version 0.1.0, verification full | Ready"
+        "Sluice: no block yet | Sluice | active node, version 0.1.0, verification full | "
+        "2023-11-14 22:13:20 UTC · | operations | · | status.json | Ready"
     )
     for words in (
         "The node holds no block yet.",
@@ -107,7 +113,7 @@ def test_what_is_wrong_since_when_and_what_to_do() -> None:
         (FindingKind.ONE_PUBLISHER, "only one publisher"),
     ]
     findings = book.note(seen, now, 1_754.0)
-    html = render(replace(EMPTY, findings=findings))
+    html = shown(replace(EMPTY, findings=findings))
     text = Page(html).text
     assert text.index("Not ready:") < text.index("Worth a look:") < text.index("Chain")
     assert (
@@ -122,20 +128,22 @@ def test_a_note_alone_leaves_the_node_ready() -> None:
     findings = FindingBook().note(
         [(FindingKind.NO_PUBLISHERS, "no publisher is connected")], 1_700_000_000.0, 0.0
     )
-    text = Page(render(replace(EMPTY, findings=findings))).text
+    text = Page(shown(replace(EMPTY, findings=findings))).text
     assert "Ready: no problem is known. | Worth a look: | no publisher is connected" in text
 
 
 def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
-    page = Page(render(BUSY))
+    page = Page(shown(BUSY))
     for words in (
         "last block | 1200 | acknowledged | 1.2 s ago | root hash | " + "ab" * 48 + " | first block | 0",
-        "winner of the last 2 blocks | blocks | alice | 1 | bob | 1",
-        "from header to acknowledgement, median 5.1 ms",
+        "block 1199 | block 1200 | alice | 1 | bob | 1 | winners of the last 2 blocks",
+        "winners of the last 2 blocks; from header to acknowledgement, median 5.1 ms",
         "alice | sends block 1201 | 3.0 MiB in flight",
         "data-streamer clients | 12 | the slowest is behind by | 2.0 KiB",
         "subscribers | 3 | the slowest is behind by | 1 blocks",
         "may be followed | 192.0.2.7:40840 | followed now | 192.0.2.7:40840 | behind by | 4 blocks",
+        "blocks | 2.0 /s",
+        "disk free | 931.3 GiB",
         "gRPC | 127.0.0.1:40840",
     ):
         assert words in page.text
@@ -144,17 +152,17 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
 
 def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
     states = (("b:1", "has block 7"), ("<c>:1", "does not report: gone"))
-    text = Page(render(replace(BUSY, quorum=QuorumState(1, states), awaiting_standbys=4))).text
+    text = Page(shown(replace(BUSY, quorum=QuorumState(1, states), awaiting_standbys=4))).text
     assert (
         "acknowledged when on | 1 of these as well | b:1 | has block 7 | <c>:1 | does not report: gone | "
         "not acknowledged yet | 4 blocks"
     ) in text
-    assert "acknowledged when on" not in Page(render(BUSY)).text
+    assert "acknowledged when on" not in Page(shown(BUSY)).text
 
 
 def test_problems_come_first_and_in_words() -> None:
     texts = ("the disk is full", "the node is stopping")
-    page = Page(render(replace(BUSY, findings=tuple(map(problem, texts)))))
+    page = Page(shown(replace(BUSY, findings=tuple(map(problem, texts)))))
     assert page.text.startswith("Sluice: 2 problems | Sluice")
     assert page.text.index("Not ready:") < page.text.index(texts[0]) < page.text.index(texts[1])
     assert page.text.index(texts[1]) < page.text.index("Chain")
@@ -172,11 +180,11 @@ def test_names_of_peers_are_never_markup() -> None:
         followed=evil,
         findings=(problem(evil),),
     )
-    html = render(report)
+    html = shown(report, [Event(1.0, EventTopic.BLOCK, evil, True)])
     page = Page(html)
     assert "script" not in page.tags
     assert page.titles == [f"block 1: {evil}, 100.0 ms"]
-    assert page.text.count(evil) == 6
+    assert page.text.count(evil) == 7
 
 
 @pytest.mark.parametrize(
@@ -184,13 +192,74 @@ def test_names_of_peers_are_never_markup() -> None:
     [(0.0004, "0.4 ms"), (1.0, "1.0 s"), (119.0, "119.0 s"), (120.0, "2 min"), (7200.0, "2 h 0 min")],
 )
 def test_ages_are_in_words(seconds: float, words: str) -> None:
-    assert f"{words} ago" in Page(render(replace(BUSY, last_block_age_seconds=seconds))).text
+    assert f"{words} ago" in Page(shown(replace(BUSY, last_block_age_seconds=seconds))).text
 
 
 def test_the_page_asks_nothing_of_anybody_else() -> None:
-    html = render(BUSY)
-    for mark in ("<script", "src=", "href=", "@import", "url("):
+    html = shown(BUSY)
+    for mark in ("<script", "src=", "@import", "url(", "style=", 'href="http'):
         assert mark not in html
+    assert html.count("href=") == html.count('href="/') > 3
+    assert f'<meta http-equiv=refresh content="{REFRESH_SECONDS}">' in html
+
+
+def test_the_charts_show_the_hour_or_the_day() -> None:
+    history = History()
+    for at in range(0, 400, 5):
+        history.note(1_700_000_000.0 + at, {"blocks": float(at >= 395)})
+    hour = render(BUSY, history)
+    assert 'the last hour · <a href="/?over=day">the last day</a>' in hour
+    assert "blocks | 1.0 /s" in Page(hour).text
+    day = render(BUSY, history, over="day")
+    assert '<a href="/">the last hour</a> · the last day' in day
+    assert "blocks | 0.0 /s" in Page(day).text
+    assert render(BUSY, history, over="<b>") == hour
+
+
+def test_peers_are_links_where_their_page_is_known() -> None:
+    peers = ("192.0.2.7:40840", "192.0.2.8:40840")
+    html = render(replace(BUSY, peers=peers), History(), pages={"192.0.2.7:40840": "http://192.0.2.7:16007/"})
+    assert '<td><a href="http://192.0.2.7:16007/">192.0.2.7:40840</a>, 192.0.2.8:40840</td>' in html
+    assert '<a href="/cluster">' in html
+    assert "/cluster" not in shown(EMPTY)
+
+
+def looks(*names: str) -> dict[str, str]:
+    """The classes of each publisher's mark in the legend."""
+    html = shown(replace(BUSY, race=(), winners=tuple((name, 1) for name in names)))
+    assert "<li>" not in html  # without a race there is no legend
+    race = tuple(Won(number, name, 0.1) for number, name in enumerate(names))
+    html = shown(replace(BUSY, race=race, winners=tuple((name, 1) for name in names)))
+    ribbon, legend = html.partition("<ul class=legend>")[::2]
+    found = {}
+    for name in names:
+        before = legend.partition(f"</i><span>{name}</span>")[0]
+        found[name] = before.rpartition('<i class="')[2].removesuffix('">')
+        assert f'<i class="{found[name]}" title="block {names.index(name)}: {name}' in ribbon
+    return found
+
+
+def test_ten_publishers_can_be_told_apart_and_keep_their_colours() -> None:
+    names = [f"publisher-{number}" for number in range(10)]
+    together = looks(*names)
+    assert len(set(together.values())) == 10
+    for name in names:
+        colour = together[name].split()[0]
+        assert looks(name)[name] == colour  # whoever else publishes
+    assert looks(*reversed(names)) == together
+
+
+def test_events_have_times_kinds_and_counts() -> None:
+    events = [
+        Event(1_700_000_000.0, EventTopic.BLOCK, "block refused  publisher=<b>", True, 12),
+        Event(1_699_999_999.0, EventTopic.ROLE, "the node is active  last_block=7", False),
+    ]
+    html = shown(BUSY, events)
+    assert (
+        "2023-11-14 22:13:20 | block | block refused  publisher=<b> | × 12 | "
+        "2023-11-14 22:13:19 | role | the node is active  last_block=7"
+    ) in Page(html).text
+    assert "None since the node started." in Page(shown(BUSY)).text
 
 
 def test_the_keys_of_status_json_are_a_promise() -> None:
@@ -206,28 +275,3 @@ def test_the_keys_of_status_json_are_a_promise() -> None:
     assert facts["race"][1] == {"number": 1200, "publisher": "bob", "seconds": 0.0051}
     assert (facts["problems"], facts["min_standbys"]) == (["full"], 1)
     assert facts["standbys"] == [["b:1", "has block 7"]]
-
-
-def test_the_page_about_operations_is_its_text_with_anchors() -> None:
-    page = render_operations('# Title\n\nSome <b>text</b> & "more".\n\n## A <part>\n\n### no anchor\n')
-    assert (
-        '<pre><a id="title"></a># Title\n\nSome &lt;b&gt;text&lt;/b&gt; &amp; "more".\n\n'
-        '<a id="a-part"></a>## A &lt;part&gt;\n\n### no anchor\n</pre>'
-    ) in page
-    assert Page(page).text.startswith("Sluice: operations | status |")
-
-
-def test_every_link_inside_the_page_about_operations_leads_to_an_anchor() -> None:
-    text = OPERATIONS.read_text("utf-8")
-    page = render_operations(text)
-    assert "".join(Page(page).words[2:]).count("\n") > 100
-    anchors = set(re.findall(r'<a id="([^"]+)"', page))
-    links = set(re.findall(r"\(#([a-z-]+)\)", text))
-    assert links
-    assert links <= anchors
-    assert {slug(advice.section) for advice in ADVICE.values()} <= anchors
-
-
-def test_the_page_about_operations_comes_with_the_code() -> None:
-    shipped = Path(status_page.__file__).with_name("operations.md")
-    assert shipped.read_text("utf-8") == OPERATIONS.read_text("utf-8")

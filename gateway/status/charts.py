@@ -1,0 +1,232 @@
+"""The charts of the status page: a node's history as inline SVG.
+
+Pure. A chart is a figure with a title, the newest number, one or more lines, and the words of its scale:
+
+    blocks                        1.9 /s
+    5 ┌───────────────────────────────┐     the scale begins at 0 and ends at a round number
+      │    ╭─╮      ╭──               │     a gap is where the node measured nothing
+    0 └───────────────────────────────┘
+      13:05                       14:05     UTC
+
+The lines of one chart have the colours `l0`, `l1` and `l2` of the page's style.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from html import escape
+from typing import Final
+
+from sluice.gateway.status.history import PEAKS, RING_SLOTS, Ring, full_in_seconds
+
+__all__ = ["charts", "duration", "size"]
+
+POINTS: Final = 240
+"""Points of a line: a chart is some 260 pixels wide."""
+NEWEST_SLOTS: Final = 3
+WIDTH, HEIGHT = 240, 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    series: str
+    name: str = ""
+    """For the legend; a single line has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    title: str
+    lines: tuple[_Line, ...]
+    words: Callable[[float], str]
+    """A number of the series as text."""
+    base: int = 10
+    """Round numbers of the scale: 1, 2 and 5 times a power of ten; or powers of two."""
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds) // 60
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes // 1440} days"
+
+
+def size(size_bytes: float) -> str:
+    """Return a number of bytes in words."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def _rate(per_second: float) -> str:
+    """Slow ones by the minute: 0.02 refusals a second say nothing to people."""
+    if per_second and per_second < 0.5:
+        return f"{per_second * 60:.2g} /min"
+    return f"{per_second:,.{0 if per_second >= 100 else 1}f} /s"
+
+
+def _blocks(number: float) -> str:
+    return f"{number:,.0f} blocks"
+
+
+_CHARTS: Final = (
+    _Chart("blocks", (_Line("blocks"),), _rate),
+    _Chart("written", (_Line("bytes"),), lambda number: f"{size(number)}/s", 2),
+    _Chart(
+        "header to acknowledgement",
+        (_Line("latency_p50_seconds", "p50"), _Line("latency_p99_seconds", "p99")),
+        duration,
+    ),
+    _Chart("in flight", (_Line("inflight_bytes"),), size, 2),
+    _Chart(
+        "answers to publishers",
+        (_Line("skipped", "skips"), _Line("resent", "resends"), _Line("refused", "refusals")),
+        _rate,
+    ),
+    _Chart("slowest data-streamer client, behind by", (_Line("tcp_lag_bytes"),), size, 2),
+    _Chart(
+        "behind by",
+        (
+            _Line("subscriber_lag_blocks", "slowest subscriber"),
+            _Line("standby_lag_blocks", "slowest standby"),
+            _Line("catch_up_blocks", "this node"),
+        ),
+        _blocks,
+    ),
+    _Chart("disk free", (_Line("disk_free_bytes"),), size, 2),
+    _Chart("event loop late, p99", (_Line("loop_lag_p99_seconds"),), duration),
+)
+
+
+def charts(ring: Ring) -> str:
+    """Return all charts of a ring as HTML."""
+    return _drawn(ring, ring.version)
+
+
+@lru_cache(maxsize=2)
+def _drawn(ring: Ring, version: int) -> str:
+    """Drawing takes some milliseconds: all browsers get what was drawn since the last sample."""
+    if not ring.count:
+        return "<p>The first figures come within a few seconds.</p>"
+    figures = "".join(_figure(ring, chart) for chart in _CHARTS)
+    return f"<div class=charts>{figures}</div>{_reasons(ring)}"
+
+
+def _figure(ring: Ring, chart: _Chart) -> str:
+    found = [(place, line, _numbers(ring, line.series)) for place, line in enumerate(chart.lines)]
+    known = [each for each in found if not all(map(math.isnan, each[2]))]
+    drawn = [(place, _points(ring, line.series, numbers)) for place, line, numbers in known]
+    highest = max((number for _, points in drawn for number in points if number > 0), default=0.0)
+    top = _top(highest, chart.base)
+    paths = "".join(f'<path class=l{place} d="{_path(points, top)}"/>' for place, points in drawn)
+    newest = " ".join(
+        f"<span class=k{place}>{escape(line.name)} {_newest(numbers, chart)}</span>"
+        for place, line, numbers in known
+    )
+    more = ""
+    if chart.lines[0].series == "disk_free_bytes":
+        seconds = full_in_seconds(ring.numbers("disk_free_bytes"), ring.slot_seconds)
+        more = "" if seconds is None else f" <b>full in {duration(seconds)}</b> if it goes on so"
+    begin, end = ((ring.end - RING_SLOTS) * ring.slot_seconds, ring.end * ring.slot_seconds)
+    return (
+        f"<figure><figcaption>{escape(chart.title)} {newest or 'none'}{more}</figcaption>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio=none role=img '
+        f'aria-label="{escape(chart.title)}">{paths}</svg>'
+        f"<div class=scale><span>{_clock(begin)}</span><span>0 to {escape(chart.words(top))}</span>"
+        f"<span>{_clock(end)}</span></div></figure>"
+    )
+
+
+def _reasons(ring: Ring) -> str:
+    """List resends and refusals by reason."""
+    found = []
+    for kind in ("resent", "refused"):
+        totals = {
+            name.removeprefix(f"{kind} "): _total(ring, name)
+            for name in ring.names
+            if name.startswith(f"{kind} ")
+        }
+        listed = ", ".join(
+            f"{escape(reason.replace('_', ' '))} {total:,}"
+            for reason, total in sorted(totals.items(), key=lambda pair: -pair[1])
+            if total
+        )
+        found.append(f"{kind}: {listed or 'none'}")
+    return f"<div class=quiet>blocks {'; '.join(found)}</div>"
+
+
+def _total(ring: Ring, name: str) -> int:
+    numbers = (number for number in ring.numbers(name) if not math.isnan(number))
+    return round(sum(numbers) * ring.slot_seconds)
+
+
+def _numbers(ring: Ring, series: str) -> Sequence[float]:
+    """Return a series; of `resent` and `refused` the sums over all reasons."""
+    reasons = [ring.numbers(name) for name in ring.names if name.startswith(f"{series} ")]
+    if not reasons:
+        return ring.numbers(series)
+    return [_sum(column) for column in zip(*reasons, strict=True)]
+
+
+def _points(ring: Ring, series: str, numbers: Sequence[float]) -> list[float]:
+    """Return the points of a line, each of three slots."""
+    step = RING_SLOTS // POINTS
+    begin = (ring.end - ring.count) % step  # a point has the same slots in each picture
+    places = [slice(max(0, at - begin), at - begin + step) for at in range(0, len(numbers) + begin, step)]
+    return [_point(numbers[place], is_peak=series in PEAKS) for place in places]
+
+
+def _sum(numbers: Sequence[float]) -> float:
+    known = [number for number in numbers if not math.isnan(number)]
+    return sum(known) if known else math.nan
+
+
+def _point(numbers: Sequence[float], *, is_peak: bool) -> float:
+    known = [number for number in numbers if not math.isnan(number)]
+    if not known:
+        return math.nan
+    return max(known) if is_peak else sum(known) / len(known)
+
+
+def _newest(numbers: Sequence[float], chart: _Chart) -> str:
+    """Of blocks that come more slowly than samples, the last one counts for a while."""
+    known = [number for number in numbers[-NEWEST_SLOTS:] if not math.isnan(number)]
+    return escape(chart.words(known[-1])) if known else "–"
+
+
+def _top(number: float, base: int) -> float:
+    """Return the round number at which a scale ends."""
+    if number <= 0:
+        return 1.0
+    if base == 2:
+        return 2.0 ** math.ceil(math.log2(number))
+    power = 10.0 ** math.floor(math.log10(number))
+    return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= number * 0.999)
+
+
+def _path(points: Sequence[float], top: float) -> str:
+    """Return the line through the points, broken at NaN; a point alone is a dot."""
+    words, is_open = [], False
+    for at, number in enumerate(points):
+        if math.isnan(number):
+            is_open = False
+            continue
+        x = WIDTH * (at + POINTS - len(points)) / (POINTS - 1)
+        y = HEIGHT - 2 - (HEIGHT - 4) * min(1.0, max(0.0, number / top))
+        words.append(f"{'L' if is_open else 'M'}{x:.4g} {y:.3g}" + ("" if is_open else "h0"))
+        is_open = True
+    return "".join(words)
+
+
+def _clock(unix_seconds: float) -> str:
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):%H:%M}"

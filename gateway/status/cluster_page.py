@@ -1,0 +1,246 @@
+"""The page of the cluster, `/cluster`: each node's role, head and chain, as this node sees them.
+
+A shell: `ClusterView` asks the peers of this node when somebody looks, with the question of `sluice status`;
+`render_cluster` is pure.
+
+    node               role     ready  last block on disk  behind  unacknowledged  chain
+    this node          active   yes    1200                0       0
+    10.0.0.6:40840     standby  yes    1199                1       0               the same at block 1199
+    10.0.0.7:40840     does not answer: UNAVAILABLE: …
+
+A peer's name is a link where its page is known: a peer says at which address it serves HTTP. There is no link
+if it serves its own machine only and is on another one, or if it is no Sluice node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from grpc import aio
+
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import node_pb2_grpc
+from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
+from sluice.gateway.errors import AddressError, GatewayError
+from sluice.gateway.status.node_report import NodeReport
+from sluice.gateway.status.status_page import document
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused, why_failed
+
+__all__ = ["ClusterView", "NodeLine", "page_of", "render_cluster"]
+
+ASK_SECONDS_MAX: Final = 2.0
+"""The page waits for the slowest peer."""
+FRESH_SECONDS: Final = 4.0
+"""The peers are not asked more often, however many browsers look."""
+
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """One node of the cluster."""
+
+    address: str
+    role: str = ""
+    """Empty: it is no Sluice node."""
+    is_ready: bool | None = None
+    first: int | None = None
+    last: int | None = None
+    """Its durable height: the last block on its disk."""
+    awaiting: int | None = None
+    """Blocks on its disk that it has not acknowledged, because standbys lack them."""
+    publishers: int | None = None
+    has_same_chain: bool | None = None
+    """None: nothing to compare."""
+    compared_at: int | None = None
+    error: str | None = None
+    """Why it is not reachable."""
+    page: str | None = None
+    is_own: bool = False
+
+
+class ClusterView:
+    """What one node knows of its cluster.
+
+    Args:
+        report: gathers the node's report.
+        peers: the other nodes, `host:port` each.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[], NodeReport],
+        store: BlockStore,
+        peers: Sequence[str],
+        tls: ClientTls | None = None,
+    ) -> None:
+        self._report = report
+        self._store = store
+        self._peers = peers
+        self._tls = tls
+        self._lines: tuple[NodeLine, ...] = ()
+        self._looked_at = -FRESH_SECONDS
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """The pages of the peers that told of theirs, by address."""
+        return {line.address: line.page for line in self._lines if line.page is not None}
+
+    def begin_look(self) -> asyncio.Task[None] | None:
+        """Ask the peers, unless they were asked just now."""
+        loop = asyncio.get_running_loop()
+        if self._looking is None and loop.time() - self._looked_at >= FRESH_SECONDS:
+            self._looking = loop.create_task(self._look())
+        return self._looking
+
+    async def lines(self) -> list[NodeLine]:
+        """Return this node and its peers."""
+        looking = self.begin_look()
+        if looking is not None:
+            await asyncio.shield(looking)  # others may wait for it, too
+        report = self._report()
+        own = NodeLine(
+            f"this node, {report.grpc_address}",
+            role=report.phase,
+            is_ready=not report.problems,
+            first=report.first_block,
+            last=report.last_block,
+            awaiting=report.awaiting_standbys,
+            publishers=report.publisher_count,
+            is_own=True,
+        )
+        return [own, *self._lines]
+
+    def close(self) -> None:
+        """End questions under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> None:
+        try:
+            self._lines = tuple(await asyncio.gather(*map(self._ask, self._peers)))
+            self._looked_at = asyncio.get_running_loop().time()
+        finally:
+            self._looking = None
+
+    async def _ask(self, address: str) -> NodeLine:
+        try:
+            return await relayed_if_refused(address, lambda: self._ask_directly(address))
+        except aio.AioRpcError as error:
+            return NodeLine(address, error=why_failed(error))
+        except (GatewayError, DatastreamError, OSError) as error:
+            return NodeLine(address, error=str(error))
+
+    async def _ask_directly(self, address: str) -> NodeLine:
+        number = self._store.last_number
+        async with open_channel(address, self._tls, _OPTIONS) as channel:
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            said = await ask_node(stub, ASK_SECONDS_MAX, root_of_block=number)
+            if number is not None and said.last is not None and said.last < number:
+                number = said.last
+                said = await ask_node(stub, ASK_SECONDS_MAX, root_of_block=number)
+        root, own_root = said.report.get("root_hash"), None
+        if number is not None and root is not None:
+            own_root = await asyncio.to_thread(self._store.root_hash_at, number)
+        return _line(address, said, None if own_root is None else root == own_root.hex(), number)
+
+
+def _line(address: str, said: NodeAnswer, has_same_chain: bool | None, number: int | None) -> NodeLine:
+    def count(name: str) -> int | None:
+        found = said.report.get(name)
+        return found if isinstance(found, int) else None
+
+    ready = said.report.get("ready")
+    return NodeLine(
+        address,
+        role=said.role,
+        is_ready=ready if isinstance(ready, bool) else None,
+        first=said.first,
+        last=said.last,
+        awaiting=count("awaiting_standbys"),
+        publishers=count("publishers"),
+        has_same_chain=has_same_chain,
+        compared_at=number,
+        page=page_of(address, str(said.report.get("http_address", ""))),
+    )
+
+
+def page_of(peer: str, http_address: str) -> str | None:
+    """Return the address of a peer's page.
+
+    Args:
+        peer: the address where this node reaches it.
+        http_address: the one where it says that it serves HTTP.
+
+    Returns:
+        None: it does not say so, or serves its own machine only, which `peer` shows to be another one.
+    """
+    try:
+        at, served = parse_address(peer), parse_address(http_address, port_min=1)
+    except AddressError:
+        return None
+    if served.is_loopback and not at.is_loopback:
+        return None
+    return f"http://{served.reached_by(at.host)}/"
+
+
+def render_cluster(lines: Sequence[NodeLine]) -> str:
+    """Return the page as an HTML document."""
+    highest = max((line.last for line in lines if line.last is not None), default=None)
+    heads = ("node", "role", "ready", "last block on disk", "behind", "unacknowledged", "publishers", "chain")
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    rows = "".join(_row(line, highest) for line in lines)
+    body = (
+        '<h1>Sluice: the cluster</h1><p><a href="/">this node</a> · <a href="/operations">operations</a></p>'
+        f"{_verdict(lines)}<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
+    )
+    return document("Sluice: cluster", body, is_live=True)
+
+
+def _verdict(lines: Sequence[NodeLine]) -> str:
+    silent = sum(line.error is not None for line in lines)
+    others = [line.address for line in lines if line.has_same_chain is False]
+    said = []
+    if others:
+        said.append(f"<p class=bad>Not the chain of this node: {escape(', '.join(others))}.</p>")
+    if silent:
+        said.append(f"<p class=note>{silent} of {len(lines)} nodes do not answer this one.</p>")
+    if len(lines) == 1:
+        said.append("<p>This node has no peers (setting <code>peers</code>).</p>")
+    elif not said:
+        said.append("<p class=ok>All nodes answer, and none has another chain.</p>")
+    return "".join(said)
+
+
+def _row(line: NodeLine, highest: int | None) -> str:
+    name = escape(line.address)
+    if line.page is not None:
+        name = f'<a href="{escape(line.page)}">{name}</a>'
+    if line.error is not None:
+        return f"<tr><td>{name}</td><td colspan=7 class=free>does not answer: {escape(line.error)}</td></tr>"
+    behind = "" if highest is None or line.last is None else f"{highest - line.last:,}"
+    cells = (
+        line.role or "another block node",
+        {True: "yes", False: "no", None: ""}[line.is_ready],
+        "none" if line.last is None else str(line.last),
+        behind,
+        "" if line.awaiting is None else f"{line.awaiting:,}",
+        "" if line.publishers is None else f"{line.publishers:,}",
+        _chain(line),
+    )
+    return f"<tr><td>{name}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _chain(line: NodeLine) -> str:
+    if line.is_own:
+        return ""
+    if line.has_same_chain is None:
+        return "nothing to compare"
+    return f"{'the same' if line.has_same_chain else 'ANOTHER'} at block {line.compared_at}"

@@ -1,0 +1,124 @@
+"""Tests of `gateway.status.cluster_page` with real nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sluice.gateway.addresses import Address
+from sluice.gateway.node.node import Node
+from sluice.gateway.status.cluster_page import FRESH_SECONDS, NodeLine, page_of, render_cluster
+from tests.gateway.status.test_status_page import Page
+from tests.nodes import KEY, LOOPBACK, make_blocks, running_node, until, wire_to
+
+BLOCKS = make_blocks(4)
+NOBODY = Address("127.0.0.1", 1)
+
+
+async def get(node: Node, path: str) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{node.http_address}{path}") as answer,
+    ):
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def published(node: Node, seed: int = 7, count: int = 4) -> None:
+    async with wire_to(node) as wire:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*make_blocks(count, seed=seed, key=KEY))
+        await publisher.expect(*(f"ack {number}" for number in range(count)))
+
+
+async def test_each_node_shows_all_and_links_to_their_pages(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "a") as a:
+        await published(a)
+        peers = (a.grpc_address, NOBODY)
+        async with running_node(tmp_path / "b", role="standby", peers=peers) as b:
+            await until(lambda: b.store.last_number == 3)
+            html = await get(b, "/cluster")
+            page = Page(html)
+            assert f'<a href="http://{a.http_address}/">{a.grpc_address}</a>' in html
+            assert "1 of 3 nodes do not answer this one." in page.text
+            assert f"this node, {b.grpc_address} | standby | yes | 3 | 0 | 0 | 0" in page.text
+            assert f"{a.grpc_address} | active | yes | 3 | 0 | 0 | 0 | the same at block 3" in page.text
+            assert f"{NOBODY} | does not answer: UNAVAILABLE" in page.text
+            assert f'<a href="http://{a.http_address}/">{a.grpc_address}</a>' in await get(b, "/")
+
+
+async def test_a_node_with_another_chain_is_named(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "a") as a:
+        await published(a, seed=8, count=2)
+        async with running_node(tmp_path / "b", peers=(a.grpc_address,)) as b:
+            await published(b)
+            page = Page(await get(b, "/cluster"))
+            assert f"Not the chain of this node: {a.grpc_address}." in page.text
+            assert "| 1 | 2 | 0 | 0 | ANOTHER at block 1" in page.text
+
+
+async def test_a_node_that_is_ahead_is_compared_at_the_last_block_here(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "a") as a:
+        await published(a)
+        async with running_node(tmp_path / "b", peers=(a.grpc_address,)) as b:
+            await published(b, count=2)
+            assert "the same at block 1" in Page(await get(b, "/cluster")).text
+
+
+async def test_a_node_without_peers_says_so(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        page = Page(await get(node, "/cluster"))
+        assert "This node has no peers (setting" in page.text
+        assert "active | yes | none" in page.text
+
+
+async def test_many_browsers_are_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        running_node(tmp_path / "a") as a,
+        running_node(tmp_path / "b", peers=(a.grpc_address,)) as b,
+    ):
+        asked = 0
+        report = a.reporter.status_report
+
+        def counted() -> dict[str, object]:
+            nonlocal asked
+            asked += 1
+            return report()
+
+        monkeypatch.setattr(a.reporter, "status_report", counted)
+        assert FRESH_SECONDS > 1
+        for _ in range(20):
+            await get(b, "/cluster")
+        assert asked <= 2
+
+
+@pytest.mark.parametrize(
+    ("peer", "served", "page"),
+    [
+        ("10.0.0.6:40840", "0.0.0.0:16007", "http://10.0.0.6:16007/"),
+        ("node-b:40840", "[::]:16007", "http://node-b:16007/"),
+        ("10.0.0.6:40840", "192.0.2.6:80", "http://192.0.2.6:80/"),
+        ("[2001:db8::6]:40840", "[::]:16007", "http://[2001:db8::6]:16007/"),
+        ("127.0.0.1:40850", "127.0.0.1:16008", "http://127.0.0.1:16008/"),
+        ("10.0.0.6:40840", "127.0.0.1:16007", None),
+        ("10.0.0.6:40840", "", None),
+        ("10.0.0.6:40840", "javascript:alert(1)//:80", None),
+        ("10.0.0.6:40840", '"><script>:80', None),
+        ("10.0.0.6:40840", "0.0.0.0:0", None),
+    ],
+)
+def test_where_a_peer_has_its_page(peer: str, served: str, page: str | None) -> None:
+    assert page_of(peer, served) == page
+
+
+def test_what_a_peer_says_is_never_markup() -> None:
+    evil = "<script>alert(1)</script>"
+    values: dict[str, Any] = {"address": evil, "role": evil, "page": f'http://x/"{evil}'}
+    html = render_cluster([NodeLine("own", is_own=True), NodeLine(**values), NodeLine(evil, error=evil)])
+    page = Page(html)
+    assert "script" not in page.tags
+    assert page.text.count(evil) == 3 + 1
+    assert LOOPBACK.host not in page.text
