@@ -2,11 +2,14 @@
 
 Pure. A chart is a figure with a title, the newest number, one or more lines, and the words of its scale:
 
-    blocks                        1.9 /s
-    5 ┌───────────────────────────────┐     the scale begins at 0 and ends at a round number
-      │    ╭─╮      ╭──               │     a gap is where the node measured nothing
-    0 └───────────────────────────────┘
-      13:05                       14:05     UTC
+    blocks
+    1.9 /s
+    ┌───────────────────────────────┐     the scale begins at 0 and ends at a round number
+    │    ╭─╮      ╭──               │     a gap is where the node measured nothing
+    └───────────────────────────────┘
+    13:05        0 to 5 /s      14:05     UTC
+
+A ring that is not full yet has a shorter time: a new node shows its first five minutes.
 
 The lines of one chart have the colours `l0`, `l1` and `l2` of the page's style.
 """
@@ -25,8 +28,10 @@ from sluice.gateway.status.history import PEAKS, RING_SLOTS, Ring, full_in_secon
 
 __all__ = ["charts", "duration", "size"]
 
-POINTS: Final = 240
-"""Points of a line: a chart is some 260 pixels wide."""
+POINTS_MAX: Final = 240
+"""Points of a line: a chart is some 300 pixels wide."""
+_SPANS: Final = (60, 120, 240, 480, RING_SLOTS)
+"""The slots that a chart may show."""
 NEWEST_SLOTS: Final = 3
 WIDTH, HEIGHT = 240, 64
 
@@ -70,8 +75,8 @@ def size(size_bytes: float) -> str:
 
 def _rate(per_second: float) -> str:
     """Slow ones by the minute: 0.02 refusals a second say nothing to people."""
-    if per_second and per_second < 0.5:
-        return f"{per_second * 60:.2g} /min"
+    if per_second < 0.5:
+        return f"{per_second * 60:.2g} /min" if per_second else "0 /s"
     return f"{per_second:,.{0 if per_second >= 100 else 1}f} /s"
 
 
@@ -93,12 +98,12 @@ _CHARTS: Final = (
         (_Line("skipped", "skips"), _Line("resent", "resends"), _Line("refused", "refusals")),
         _rate,
     ),
-    _Chart("slowest data-streamer client, behind by", (_Line("tcp_lag_bytes"),), size, 2),
+    _Chart("data-streamer clients behind by", (_Line("tcp_lag_bytes"),), size, 2),
     _Chart(
         "behind by",
         (
-            _Line("subscriber_lag_blocks", "slowest subscriber"),
-            _Line("standby_lag_blocks", "slowest standby"),
+            _Line("subscriber_lag_blocks", "subscribers"),
+            _Line("standby_lag_blocks", "standbys"),
             _Line("catch_up_blocks", "this node"),
         ),
         _blocks,
@@ -128,7 +133,8 @@ def _figure(ring: Ring, chart: _Chart) -> str:
     drawn = [(place, _points(ring, line.series, numbers)) for place, line, numbers in known]
     highest = max((number for _, points in drawn for number in points if number > 0), default=0.0)
     top = _top(highest, chart.base)
-    paths = "".join(f'<path class=l{place} d="{_path(points, top)}"/>' for place, points in drawn)
+    width = _span(ring) // _step(ring)
+    paths = "".join(f'<path class=l{place} d="{_path(points, top, width)}"/>' for place, points in drawn)
     newest = " ".join(
         f"<span class=k{place}>{escape(line.name)} {_newest(numbers, chart)}</span>"
         for place, line, numbers in known
@@ -137,14 +143,25 @@ def _figure(ring: Ring, chart: _Chart) -> str:
     if chart.lines[0].series == "disk_free_bytes":
         seconds = full_in_seconds(ring.numbers("disk_free_bytes"), ring.slot_seconds)
         more = "" if seconds is None else f" <b>full in {duration(seconds)}</b> if it goes on so"
-    begin, end = ((ring.end - RING_SLOTS) * ring.slot_seconds, ring.end * ring.slot_seconds)
+    begin, end = ((ring.end - _span(ring)) * ring.slot_seconds, ring.end * ring.slot_seconds)
+    scale = f"0 to {chart.words(top)}" if known else "nothing measured"
     return (
-        f"<figure><figcaption>{escape(chart.title)} {newest or 'none'}{more}</figcaption>"
+        f"<figure><figcaption>{escape(chart.title)}<div>{newest or '–'}{more}</div></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio=none role=img '
         f'aria-label="{escape(chart.title)}">{paths}</svg>'
-        f"<div class=scale><span>{_clock(begin)}</span><span>0 to {escape(chart.words(top))}</span>"
+        f"<div class=scale><span>{_clock(begin)}</span><span>{escape(scale)}</span>"
         f"<span>{_clock(end)}</span></div></figure>"
     )
+
+
+def _span(ring: Ring) -> int:
+    """Return the number of slots that the charts of a ring show."""
+    return next(span for span in _SPANS if span >= ring.count)
+
+
+def _step(ring: Ring) -> int:
+    """Return the number of slots of one point."""
+    return -(-_span(ring) // POINTS_MAX)
 
 
 def _reasons(ring: Ring) -> str:
@@ -179,8 +196,8 @@ def _numbers(ring: Ring, series: str) -> Sequence[float]:
 
 
 def _points(ring: Ring, series: str, numbers: Sequence[float]) -> list[float]:
-    """Return the points of a line, each of three slots."""
-    step = RING_SLOTS // POINTS
+    """Return the points of a line, each of one slot to three."""
+    step = _step(ring)
     begin = (ring.end - ring.count) % step  # a point has the same slots in each picture
     places = [slice(max(0, at - begin), at - begin + step) for at in range(0, len(numbers) + begin, step)]
     return [_point(numbers[place], is_peak=series in PEAKS) for place in places]
@@ -214,14 +231,18 @@ def _top(number: float, base: int) -> float:
     return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= number * 0.999)
 
 
-def _path(points: Sequence[float], top: float) -> str:
-    """Return the line through the points, broken at NaN; a point alone is a dot."""
+def _path(points: Sequence[float], top: float, width: int) -> str:
+    """Return the line through the points, broken at NaN; a point alone is a dot.
+
+    Args:
+        width: points of a line from edge to edge.
+    """
     words, is_open = [], False
     for at, number in enumerate(points):
         if math.isnan(number):
             is_open = False
             continue
-        x = WIDTH * (at + POINTS - len(points)) / (POINTS - 1)
+        x = WIDTH * (at + width - len(points)) / (width - 1)
         y = HEIGHT - 2 - (HEIGHT - 4) * min(1.0, max(0.0, number / top))
         words.append(f"{'L' if is_open else 'M'}{x:.4g} {y:.3g}" + ("" if is_open else "h0"))
         is_open = True

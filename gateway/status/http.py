@@ -30,7 +30,7 @@ from sluice.gateway.status.events import Event
 from sluice.gateway.status.guide import PAGES, guide_page
 from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
-from sluice.gateway.status.status_page import render
+from sluice.gateway.status.status_page import Colours, render
 
 __all__ = ["HttpLimits", "HttpServer", "NodeView", "PageSources", "make_app", "start_http"]
 
@@ -98,6 +98,7 @@ class PageSources:
     events: Callable[[], Sequence[Event]] = tuple
     """Returns the last events, the newest first."""
     cluster: ClusterView | None = None
+    colours: Colours = field(default_factory=Colours)
 
 
 class HttpServer:
@@ -265,7 +266,8 @@ async def _page(request: web.Request) -> web.Response:
         sources.cluster.begin_look()  # the page does not wait for peers
         pages = sources.cluster.pages
     over = request.query.get("over", "hour")
-    return _html(render(report, sources.history, sources.events(), over=over, pages=pages))
+    page = render(report, sources.history, sources.events(), sources.colours, over=over, pages=pages)
+    return _html(page)
 
 
 async def _cluster(request: web.Request) -> web.Response:

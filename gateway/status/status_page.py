@@ -15,7 +15,8 @@ reloads by itself.
 
 Invariants
   - Everything that a peer has named is escaped.
-  - A publisher's colour follows from its name alone, so it is the same on each node and after a restart.
+  - A publisher keeps its colour while the node runs. It follows from the name, and so is the same on other
+    nodes and after a restart, unless another name had it first (`Colours`).
   - `/status.json` (`as_json`) has the values of the report under the same names.
 """
 
@@ -32,14 +33,14 @@ from sluice.gateway.status.findings import slug
 from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
 
-__all__ = ["REFRESH_SECONDS", "document", "render", "table"]
+__all__ = ["REFRESH_SECONDS", "Colours", "document", "render", "table"]
 
 REFRESH_SECONDS = 5
 """Time between two reloads by the browser; figures come as often."""
 
 _COLOURS = 12
 _MARKS = 4
-"""Plain, and stripes for names that share a colour."""
+"""Plain, and stripes where all colours are taken."""
 
 _STYLE = """
 :root{color-scheme:light dark;--text:#222;--back:#fff;--quiet:#666;--line:#ddd;--card:#f6f7f8;--link:#0b57d0;
@@ -58,20 +59,22 @@ th{font-weight:600;color:var(--quiet);overflow-wrap:normal}code{font-size:.9em}.
 .ok{background:var(--ok);border-color:#2e7d32}.bad{background:var(--bad);border-color:#c62828}
 .note{background:var(--note);border-color:#f9a825}.bad ul,.note ul{margin:.2rem 0;padding-left:1.2rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:.7rem}
-figure{margin:0;padding:.5rem .7rem;background:var(--card);border-radius:6px;min-width:0}
-figcaption{font-size:.85rem}figcaption span{white-space:nowrap;font-weight:600;margin-left:.4rem}
+figure{display:flex;flex-direction:column;margin:0;padding:.5rem .7rem;background:var(--card);
+border-radius:6px;min-width:0}
+figcaption{font-size:.85rem;margin-bottom:auto}figcaption div{min-height:1.5em}
+figcaption span{white-space:nowrap;font-weight:600;margin-right:.4rem}
 svg{display:block;width:100%;height:64px;border-bottom:1px solid var(--line);margin-top:.3rem}
 path{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke;stroke-linecap:round;stroke-linejoin:round}
 .l0{stroke:var(--l0)}.l1{stroke:var(--l1)}.l2{stroke:var(--l2)}
 .k0{color:var(--l0)}.k1{color:var(--l1)}.k2{color:var(--l2)}
-.scale{display:flex;justify-content:space-between;font-size:.75rem;color:var(--quiet)}
+.charts+.quiet{margin-top:.5rem}.scale{display:flex;justify-content:space-between;font-size:.75rem;color:var(--quiet)}
 .ribbon{display:flex;height:2.2rem;border-radius:4px;overflow:hidden;background:var(--card)}
 .ribbon i{flex:1 1 0;min-width:0}.ribbon i+i{border-left:1px solid var(--back)}
 .legend{list-style:none;margin:.4rem 0;padding:0;display:grid;gap:.1rem 1rem;
 grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
 .legend li{display:flex;align-items:baseline;gap:.4rem;min-width:0}
 .legend i,td i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
-.legend span{min-width:0;max-height:2.9em;overflow:hidden}.legend b{margin-left:auto}
+.legend span{min-width:0;max-height:2.9em;overflow:hidden}.legend b{margin-left:auto;flex:none}
 .events{max-height:22rem;overflow:auto;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
 .events td{font-size:.85rem}.short{white-space:nowrap}.trouble{color:var(--l1)}
 @media (max-width:40rem){body{margin-top:.6rem;padding:0 .6rem}.events tr{display:block;padding:.2rem 0}
@@ -92,10 +95,36 @@ _COLOUR_STYLE = "".join(
 """The colours of publishers: apart from each other on light and dark."""
 
 
+class Colours:
+    """The colours of publishers: twelve, and three times as many with stripes."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the CSS classes of each name; beyond 48 names some share one."""
+        shown = sorted(names)
+        for name in shown:
+            if name not in self._places:
+                if len(self._places) >= _COLOURS * _MARKS:  # names that are no longer shown give theirs up
+                    self._places = {name: self._places[name] for name in shown if name in self._places}
+                self._places[name] = self._free(zlib.crc32(name.encode("utf-8", "surrogatepass")) % _COLOURS)
+        return {name: f"c{self._places[name] % _COLOURS} m{self._places[name] // _COLOURS}" for name in shown}
+
+    def _free(self, wanted: int) -> int:
+        """Return the wanted colour, or the next one that is free."""
+        taken = set(self._places.values())
+        places = (
+            mark * _COLOURS + (wanted + step) % _COLOURS for mark in range(_MARKS) for step in range(_COLOURS)
+        )
+        return next((place for place in places if place not in taken), wanted)
+
+
 def render(
     report: NodeReport,
     history: History,
     events: Sequence[Event] = (),
+    colours: Colours | None = None,
     *,
     over: str = "hour",
     pages: Mapping[str, str] | None = None,
@@ -103,6 +132,7 @@ def render(
     """Return the page as an HTML document.
 
     Args:
+        colours: of the publishers; None: each name's own.
         over: `hour` or `day`, the time that the charts show.
         pages: addresses of peers, and where each has its page.
     """
@@ -114,7 +144,7 @@ def render(
             _problems(report),
             _notes(report),
             _figures(history, over),
-            _section("Race", _race(report)),
+            _section("Race", _race(report, colours or Colours())),
             _section("Events", _events(events)),
             _section("Chain", _chain(report)),
             _section("Publishers", _publishers(report)),
@@ -211,10 +241,10 @@ def _figures(history: History, over: str) -> str:
     return _section_html(f'{hour} · <a href="/?over=day">{day}</a>', charts(history.hour))
 
 
-def _race(report: NodeReport) -> str:
+def _race(report: NodeReport, colours: Colours) -> str:
     if not report.race:
         return "<p>No block was acknowledged since the node started.</p>"
-    look_of = _looks(name for name, _ in report.winners)
+    look_of = colours.of(name for name, _ in report.winners)
     cells = "".join(
         f'<i class="{look_of[won.publisher]}" '
         f'title="block {won.number}: {escape(won.publisher)}, {duration(won.seconds)}"></i>'
@@ -233,17 +263,6 @@ def _race(report: NodeReport) -> str:
         f"<div class=quiet>winners of the last {len(report.race)} blocks; "
         f"from header to acknowledgement{median}</div>"
     )
-
-
-def _looks(names: Iterable[str]) -> dict[str, str]:
-    """Return the CSS classes of each name: its colour, and a mark if names before it have that colour."""
-    looks, taken = {}, [0] * _COLOURS
-    for name in sorted(names):
-        colour = zlib.crc32(name.encode("utf-8", "surrogatepass")) % _COLOURS
-        mark = taken[colour] % _MARKS
-        looks[name] = f"c{colour} m{mark}" if mark else f"c{colour}"
-        taken[colour] += 1
-    return looks
 
 
 def _events(events: Sequence[Event]) -> str:

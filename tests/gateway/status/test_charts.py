@@ -22,7 +22,7 @@ def ring_of(**series: list[float]) -> Ring:
 
 def figure(html: str, title: str) -> str:
     """The figure with this title."""
-    found = [each for each in html.split("<figure>")[1:] if each.startswith(f"<figcaption>{title} ")]
+    found = [each for each in html.split("<figure>")[1:] if each.startswith(f"<figcaption>{title}<div>")]
     assert len(found) == 1
     return found[0]
 
@@ -46,8 +46,23 @@ def test_a_gap_breaks_the_line_and_a_point_alone_is_a_dot() -> None:
     ring = Ring(SAMPLE_SECONDS)
     for place, number in ((0, 1.0), (60, 1.0), (63, 1.0)):
         ring.add(AT + place, {"blocks": number})
-    (path,) = re.findall(r'<path class=l0 d="([^"]+)"/>', figure(charts(ring), "blocks"))
-    assert (path.count("M"), path.count("L")) == (2, 1)
+    html = figure(charts(ring), "blocks")
+    (path,) = re.findall(r'<path class=l0 d="([^"]+)"/>', html)
+    assert (path.count("M"), path.count("L"), path.count("h0")) == (3, 0, 3)
+    assert "<span>22:08</span>" in html
+
+
+@pytest.mark.parametrize(
+    ("count", "begin", "points"),
+    [(1, 300, 1), (60, 300, 60), (61, 600, 61), (480, 2400, 240), (720, 3600, 240)],
+)
+def test_a_young_node_has_a_shorter_time(count: int, begin: int, points: int) -> None:
+    html = figure(charts(ring_of(blocks=[1.0] * count)), "blocks")
+    minutes = (AT + count) * SAMPLE_SECONDS // 60 - begin // 60
+    assert f"<span>{minutes // 60 % 24:02}:{minutes % 60:02}</span><span>0 to" in html
+    (path,) = re.findall(r'<path class=l0 d="([^"]+)"/>', html)
+    assert path.count("M") + path.count("L") == points
+    assert re.search(r"[LM]240 ", path)  # the newest is at the edge
 
 
 def test_a_peak_stays_and_a_rate_becomes_its_mean() -> None:
@@ -68,7 +83,8 @@ def test_lines_of_one_chart_have_names_and_only_those_that_there_are() -> None:
     behind = figure(html, "behind by")
     assert "<span class=k2>this node 3 blocks</span>" in behind
     assert "subscriber" not in behind
-    assert "<figcaption>in flight none</figcaption>" in html
+    assert "<div>–</div>" in figure(html, "in flight")
+    assert "<span>nothing measured</span>" in figure(html, "in flight")
 
 
 def test_resends_and_refusals_by_reason() -> None:

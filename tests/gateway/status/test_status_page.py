@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,7 +16,7 @@ from sluice.gateway.status.events import Event, EventTopic
 from sluice.gateway.status.findings import FindingBook, FindingKind
 from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import Finding, NodeReport, PublisherStatus
-from sluice.gateway.status.status_page import REFRESH_SECONDS, render
+from sluice.gateway.status.status_page import REFRESH_SECONDS, Colours, render
 
 VOID = {"meta", "br", "link", "img"}
 EMPTY = NodeReport(
@@ -212,7 +213,7 @@ def test_the_charts_show_the_hour_or_the_day() -> None:
     assert "blocks | 1.0 /s" in Page(hour).text
     day = render(BUSY, history, over="day")
     assert '<a href="/">the last hour</a> · the last day' in day
-    assert "blocks | 0.0 /s" in Page(day).text
+    assert "blocks | 0 /s" in Page(day).text
     assert render(BUSY, history, over="<b>") == hour
 
 
@@ -224,29 +225,36 @@ def test_peers_are_links_where_their_page_is_known() -> None:
     assert "/cluster" not in shown(EMPTY)
 
 
-def looks(*names: str) -> dict[str, str]:
-    """The classes of each publisher's mark in the legend."""
-    html = shown(replace(BUSY, race=(), winners=tuple((name, 1) for name in names)))
-    assert "<li>" not in html  # without a race there is no legend
+def test_ten_publishers_have_ten_colours_in_ribbon_and_legend() -> None:
+    names = [f"publisher-{number}" for number in range(10)]
     race = tuple(Won(number, name, 0.1) for number, name in enumerate(names))
     html = shown(replace(BUSY, race=race, winners=tuple((name, 1) for name in names)))
     ribbon, legend = html.partition("<ul class=legend>")[::2]
-    found = {}
-    for name in names:
-        before = legend.partition(f"</i><span>{name}</span>")[0]
-        found[name] = before.rpartition('<i class="')[2].removesuffix('">')
-        assert f'<i class="{found[name]}" title="block {names.index(name)}: {name}' in ribbon
-    return found
+    looks = re.findall(r'<i class="(c\d+ m0)"></i><span>([^<]+)</span>', legend)
+    assert [name for _, name in looks] == names
+    assert len({look for look, _ in looks}) == 10
+    assert re.findall(r'<i class="([^"]+)" title="block \d: ([^,]+),', ribbon) == looks
+    assert all(f".{word}{{" in html for look, _ in looks for word in look.split() if word != "m0")
 
 
-def test_ten_publishers_can_be_told_apart_and_keep_their_colours() -> None:
-    names = [f"publisher-{number}" for number in range(10)]
-    together = looks(*names)
-    assert len(set(together.values())) == 10
-    for name in names:
-        colour = together[name].split()[0]
-        assert looks(name)[name] == colour  # whoever else publishes
-    assert looks(*reversed(names)) == together
+def test_a_publisher_keeps_its_colour_whoever_comes_and_goes() -> None:
+    colours, names = Colours(), [f"publisher-{number}" for number in range(30)]
+    first = colours.of(names[20:])
+    assert colours.of(names) == colours.of(names[:20]) | first
+    assert len(set(colours.of(names).values())) == 30
+    assert Colours().of(reversed(names[20:])) == first  # on another node, and after a restart
+    alone = Colours().of(names[:1])
+    assert Colours().of(names[1:1] + names[:1]) == alone
+
+
+def test_names_without_end_take_no_memory_and_no_colour_of_those_that_stay() -> None:
+    colours = Colours()
+    alice = colours.of(["alice"])["alice"]
+    for number in range(1_000):
+        assert colours.of(["alice", f"stranger-{number}"])["alice"] == alice
+    assert len(colours._places) <= 49
+    many = colours.of(f"publisher-{number}" for number in range(100))
+    assert len(set(many.values())) == 48
 
 
 def test_events_have_times_kinds_and_counts() -> None:
