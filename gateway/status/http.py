@@ -25,6 +25,7 @@ from sluice.datastream.server.places import Places, party_of
 from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal
 from sluice.gateway.metrics import Metrics
+from sluice.gateway.status.charts import charts
 from sluice.gateway.status.cluster_page import ClusterView, render_cluster
 from sluice.gateway.status.events import Event
 from sluice.gateway.status.guide import PAGES, guide_page
@@ -32,7 +33,7 @@ from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
 from sluice.gateway.status.status_page import Colours, render
 
-__all__ = ["HttpLimits", "HttpServer", "NodeView", "PageSources", "make_app", "start_http"]
+__all__ = ["DrawnCharts", "HttpLimits", "HttpServer", "NodeView", "PageSources", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ STARTING_SECONDS: Final = 2
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _SOURCES: web.AppKey[PageSources] = web.AppKey("sources")
+_CHARTS: web.AppKey[DrawnCharts] = web.AppKey("charts")
 _NO_STORE = {"Cache-Control": "no-store"}
 _PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _STARTING_HEADERS = {**_NO_STORE, "Refresh": str(STARTING_SECONDS)}  # makes a browser ask again
@@ -99,6 +101,26 @@ class PageSources:
     """Returns the last events, the newest first."""
     cluster: ClusterView | None = None
     colours: Colours = field(default_factory=Colours)
+
+
+class DrawnCharts:
+    """The charts of a history, drawn once for all browsers; in a thread, for the event loop's sake."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._drawn: dict[str, tuple[int, str]] = {}
+        self._drawing = asyncio.Lock()
+
+    async def over(self, time: str) -> str:
+        """Return the charts of the last `day`, or of the last hour, as HTML."""
+        key, ring = ("day", self._history.day) if time == "day" else ("hour", self._history.hour)
+        async with self._drawing:
+            version, html = self._drawn.get(key, (-1, ""))
+            if version != ring.version:
+                version = ring.version
+                html = await asyncio.to_thread(charts, ring.copy())
+                self._drawn[key] = version, html
+            return html
 
 
 class HttpServer:
@@ -157,7 +179,7 @@ class _Arrival(asyncio.Protocol):
 def make_app(node: NodeView, sources: PageSources) -> web.Application:
     """Return the application that answers for `node`."""
     app = web.Application()
-    app[_NODE], app[_SOURCES] = node, sources
+    app[_NODE], app[_SOURCES], app[_CHARTS] = node, sources, DrawnCharts(sources.history)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/readyz/publishers", _readyz_for_publishers)
@@ -266,8 +288,8 @@ async def _page(request: web.Request) -> web.Response:
         sources.cluster.begin_look()  # the page does not wait for peers
         pages = sources.cluster.pages
     over = request.query.get("over", "hour")
-    page = render(report, sources.history, sources.events(), sources.colours, over=over, pages=pages)
-    return _html(page)
+    drawn = await request.app[_CHARTS].over(over)
+    return _html(render(report, drawn, sources.events(), sources.colours, over=over, pages=pages))
 
 
 async def _cluster(request: web.Request) -> web.Response:

@@ -98,7 +98,7 @@ class Sampler:
             self.take(time.time(), free_bytes)
             if time.monotonic() - written_at >= self._write_seconds:
                 written_at = time.monotonic()
-                await asyncio.to_thread(self._write, self.history.pack())
+                await asyncio.to_thread(self._write, self.history.copy())
 
     def take(self, now_unix_seconds: float, free_bytes: float | None) -> None:
         """Take one sample."""
@@ -153,9 +153,9 @@ class Sampler:
                 sample[name] = found
         return sample
 
-    def _write(self, packed: bytes) -> None:
+    def _write(self, history: History) -> None:
         try:
-            replace_file(self._data_dir / HISTORY_NAME, packed, flush=False)
+            replace_file(self._data_dir / HISTORY_NAME, history.pack(), flush=False)
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:

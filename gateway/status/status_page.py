@@ -1,6 +1,6 @@
 """The status page of a node, `/` on its HTTP address.
 
-Pure: a `NodeReport`, a `History` and events in, HTML out, without scripts or foreign resources; the browser
+Pure: a `NodeReport`, charts and events in, HTML out, without scripts or foreign resources; the browser
 reloads by itself.
 
     findings        problems first and in red, with since when and what to do; none: one green line; notes in
@@ -27,10 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from sluice.gateway.status.charts import charts, duration, size
+from sluice.gateway.status.charts import duration, size
 from sluice.gateway.status.events import Event
 from sluice.gateway.status.findings import slug
-from sluice.gateway.status.history import History
 from sluice.gateway.status.node_report import NodeReport
 
 __all__ = ["REFRESH_SECONDS", "Colours", "document", "render", "table"]
@@ -122,7 +121,7 @@ class Colours:
 
 def render(
     report: NodeReport,
-    history: History,
+    charts: str,
     events: Sequence[Event] = (),
     colours: Colours | None = None,
     *,
@@ -132,6 +131,7 @@ def render(
     """Return the page as an HTML document.
 
     Args:
+        charts: as HTML (`status.charts`).
         colours: of the publishers; None: each name's own.
         over: `hour` or `day`, the time that the charts show.
         pages: addresses of peers, and where each has its page.
@@ -143,7 +143,7 @@ def render(
             _heading(report),
             _problems(report),
             _notes(report),
-            _figures(history, over),
+            _figures(charts, over),
             _section("Race", _race(report, colours or Colours())),
             _section("Events", _events(events)),
             _section("Chain", _chain(report)),
@@ -234,11 +234,11 @@ def _chain(report: NodeReport) -> str:
     )
 
 
-def _figures(history: History, over: str) -> str:
+def _figures(charts: str, over: str) -> str:
     hour, day = "the last hour", "the last day"
     if over == "day":
-        return _section_html(f'<a href="/">{hour}</a> · {day}', charts(history.day))
-    return _section_html(f'{hour} · <a href="/?over=day">{day}</a>', charts(history.hour))
+        return _section_html(f'<a href="/">{hour}</a> · {day}', charts)
+    return _section_html(f'{hour} · <a href="/?over=day">{day}</a>', charts)
 
 
 def _race(report: NodeReport, colours: Colours) -> str:

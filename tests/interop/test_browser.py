@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ BROWSER_SECONDS = 60.0
 
 
 def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
-    command = shutil.which("chromium") or shutil.which("chromium-browser")
+    names = ("chromium", "chromium-browser", "chromium-headless-shell")
+    command = next((found for name in names if (found := shutil.which(name))), None)
     if command is None:
         pytest.skip("needs chromium; the package chromium has it")
     picture = tmp_path / "page.png"
@@ -42,8 +44,13 @@ def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
             publisher = await wire.publisher("<b>alice</b>")
             await publisher.block(*make_blocks(3))
             await publisher.expect("ack 0", "ack 1", "ack 2")
+            node.sampler.take(time.time(), 1e9)
             page = f"http://{node.http_address}/"
-            await browse(f"--screenshot={picture}", "--window-size=800,900", page)
+            for size in ("1280,900", "390,900"):
+                await browse(f"--screenshot={picture}", f"--window-size={size}", page)
+                assert picture.read_bytes().startswith(b"\x89PNG")
+            guide = await browse("--dump-dom", f"{page}operations")
+            assert '<h2 id="a-node-is-behind">' in guide
             return await browse("--dump-dom", page)
 
     document = asyncio.run(main())
@@ -51,4 +58,4 @@ def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
     assert "only one publisher is connected" in document
     assert 'href="/operations#publishers-are-missing"' in document
     assert "&lt;b&gt;alice&lt;/b&gt;" in document
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert document.count("<svg ") == 9

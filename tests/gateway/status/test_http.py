@@ -17,7 +17,8 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal, GatewayError
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.status import http
-from sluice.gateway.status.http import HTTP_STOP_SECONDS, HttpLimits, start_http
+from sluice.gateway.status.history import History
+from sluice.gateway.status.http import HTTP_STOP_SECONDS, DrawnCharts, HttpLimits, start_http
 from sluice.gateway.status.node_report import NodeReport
 from tests.gateway.status.test_status_page import EMPTY, problem
 
@@ -145,6 +146,19 @@ async def test_what_to_do_is_a_page_too() -> None:
         assert '<h2 id="set-it-up">' in page
         for path in ("/guide/", "/guide/none", "/guide/..%2foperations", "/guide/settings.md"):
             assert (await get(path))[0] == 404
+
+
+async def test_charts_are_drawn_once_for_all_browsers_and_anew_for_each_sample() -> None:
+    history = History()
+    drawn = DrawnCharts(history)
+    assert "The first figures come within a few seconds." in await drawn.over("hour")
+    for number in range(30):
+        history.note(1_700_000_000 + 5 * number, {"blocks": 3.0 + number})
+        again = await asyncio.gather(*(drawn.over("hour") for _ in range(5)))
+        assert f"{3.0 + number} /s" in again[0]
+        assert all(html is again[0] for html in again)
+    assert await drawn.over("<b>") is again[0]
+    assert "32.0 /s" not in await drawn.over("day")
 
 
 async def test_the_status_is_a_page_and_json() -> None:

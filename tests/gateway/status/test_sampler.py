@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from sluice.gateway.node.rules import NodeLimits
-from sluice.gateway.status.history import SAMPLE_SECONDS, History
+from sluice.gateway.status.history import RING_SLOTS, SAMPLE_SECONDS, History
 from sluice.gateway.status.sampler import HISTORY_NAME, quantile, read_history, seconds_to_sample
 from tests.disks import small_file_system
 from tests.nodes import make_blocks, running_node, until, wire_to
@@ -143,12 +144,15 @@ async def test_a_disk_that_takes_no_file_stops_nothing_and_is_one_line(
         sampler = node.sampler
         with small_file_system(tmp_path / "small", 1 << 20):
             sampler._data_dir = tmp_path / "small"
-            old = sampler.history.pack()
+            old, long = sampler.history.copy(), History()
             sampler._write(old)
+            dice = random.Random(7)
+            for at in range(RING_SLOTS):
+                long.note(5.0 * at, {f"series {number}": dice.random() for number in range(10)})
             (tmp_path / "small" / "rest").write_bytes(bytes((1 << 20) - 4096 * 2))
-            sampler._write(bytes(1 << 16))
-            sampler._write(bytes(1 << 16))
-            assert (tmp_path / "small" / HISTORY_NAME).read_bytes() == old
+            sampler._write(long)
+            sampler._write(long)
+            assert (tmp_path / "small" / HISTORY_NAME).read_bytes() == old.pack()
             assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [HISTORY_NAME, "rest"]
         shutil.rmtree(tmp_path / "small")
         sampler._write(old)  # the folder is gone: the same trouble

@@ -12,6 +12,7 @@ import pytest
 
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.replication_quorum import QuorumState
+from sluice.gateway.status.charts import charts
 from sluice.gateway.status.events import Event, EventTopic
 from sluice.gateway.status.findings import FindingBook, FindingKind
 from sluice.gateway.status.history import History
@@ -53,7 +54,7 @@ BUSY = replace(
 def shown(report: NodeReport, events: Sequence[Event] = ()) -> str:
     history = History()
     history.note(report.now_unix_seconds, {"blocks": 2.0, "disk_free_bytes": 1e12})
-    return render(report, history, events)
+    return render(report, charts(history.hour), events)
 
 
 def problem(text: str) -> Finding:
@@ -208,18 +209,18 @@ def test_the_charts_show_the_hour_or_the_day() -> None:
     history = History()
     for at in range(0, 400, 5):
         history.note(1_700_000_000.0 + at, {"blocks": float(at >= 395)})
-    hour = render(BUSY, history)
+    hour = render(BUSY, charts(history.hour))
     assert 'the last hour · <a href="/?over=day">the last day</a>' in hour
     assert "blocks | 1.0 /s" in Page(hour).text
-    day = render(BUSY, history, over="day")
+    day = render(BUSY, charts(history.day), over="day")
     assert '<a href="/">the last hour</a> · the last day' in day
     assert "blocks | 0 /s" in Page(day).text
-    assert render(BUSY, history, over="<b>") == hour
+    assert render(BUSY, charts(history.hour), over="<b>") == hour
 
 
 def test_peers_are_links_where_their_page_is_known() -> None:
     peers = ("192.0.2.7:40840", "192.0.2.8:40840")
-    html = render(replace(BUSY, peers=peers), History(), pages={"192.0.2.7:40840": "http://192.0.2.7:16007/"})
+    html = render(replace(BUSY, peers=peers), "", pages={"192.0.2.7:40840": "http://192.0.2.7:16007/"})
     assert '<td><a href="http://192.0.2.7:16007/">192.0.2.7:40840</a>, 192.0.2.8:40840</td>' in html
     assert '<a href="/cluster">' in html
     assert "/cluster" not in shown(EMPTY)
