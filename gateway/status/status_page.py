@@ -5,8 +5,8 @@ reloads by itself.
 
     findings        problems first and in red, with since when and what to do; none: one green line; notes in
                     yellow
-    figures         charts of the last hour; of the last day at `/?over=day`
     race            the last 100 blocks as a ribbon, coloured by winner, and a legend
+    figures         charts of the last hour; of the last day at `/?over=day`
     events          role changes, failovers, refusals, timeouts, certificates, the front door
     chain           first and last block, root hash, age of the last block
     publishers      those connected, and what each is doing
@@ -77,7 +77,8 @@ grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
 .events{max-height:22rem;overflow:auto;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
 .events td{font-size:.85rem}.short{white-space:nowrap}.trouble{color:var(--l1)}
 @media (max-width:40rem){body{margin-top:.6rem;padding:0 .6rem}.events tr{display:block;padding:.2rem 0}
-.events td{display:inline;padding-right:.5rem}.ribbon i+i{border-left:0}}
+.events td{display:inline;padding-right:.5rem}.ribbon i+i{border-left:0}
+.charts{grid-template-columns:1fr 1fr;gap:.4rem}figure{padding:.4rem .5rem}.scale{font-size:.65rem}}
 """.strip()
 _COLOUR_STYLE = "".join(
     f".c{at}{{background-color:{colour}}}"
@@ -143,8 +144,8 @@ def render(
             _heading(report),
             _problems(report),
             _notes(report),
-            _figures(charts, over),
             _section("Race", _race(report, colours or Colours())),
+            _figures(charts, over),
             _section("Events", _events(events)),
             _section("Chain", _chain(report)),
             _section("Publishers", _publishers(report)),
