@@ -25,6 +25,7 @@ from sluice.gateway.logs import (
     set_up_logging,
     tell_left_out,
 )
+from sluice.gateway.status.events import EventRing
 
 # name, value, in the text form, in the JSON form
 VALUES: list[tuple[str, FieldValue, str, object]] = [
@@ -165,6 +166,16 @@ def test_levels(stream: io.StringIO) -> None:
     assert shown(stream) == ["sluice.datastream.server.server error", "aiohttp error"]
     set_up_logging(stream=stream, level="debug")
     assert len(shown(stream)) == 8
+
+
+def test_what_is_not_written_is_still_there_for_the_list_of_events(stream: io.StringIO) -> None:
+    set_up_logging(stream=stream, level="error")
+    ring, logger = EventRing(), logging.getLogger("sluice")
+    logger.addHandler(ring)
+    logging.getLogger("sluice.gateway.cluster.role_keeper").info("the node is active")
+    logger.removeHandler(ring)
+    assert [event.text for event in ring.events()] == ["the node is active"]
+    assert stream.getvalue() == ""
 
 
 class Flood:

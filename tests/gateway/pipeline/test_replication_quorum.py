@@ -55,6 +55,19 @@ def test_a_standby_confirms_what_it_has() -> None:
     assert texts(quorum) == ["b reports block 3"]
 
 
+def test_how_far_standbys_are_behind() -> None:
+    quorum = quorum_at(5, "b", "c", "d", "e", "f")
+    assert quorum.behind_blocks() == []
+    quorum.heard("b", at("two", 3))
+    quorum.heard("c", at("three", 9))
+    quorum.heard("d", at("four", None))
+    quorum.heard("e", at("five", 4, "theirs"))
+    quorum.heard("f", at(SELF, 5))
+    assert quorum.behind_blocks() == [2, 0, 6]
+    quorum.lost("d", "gone")
+    assert quorum.behind_blocks() == [2, 0]
+
+
 def test_a_standby_without_blocks_confirms_nothing() -> None:
     quorum = quorum_at(5)
     quorum.heard("b", at("two", None))

@@ -6,11 +6,14 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from sluice import gateway
 from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.status.events import EVENTS, EVENTS_KEPT, EventRing, EventTopic
+from tests.gateway.status.test_status_page import Page
+from tests.nodes import make_blocks, running_node, wire_to
 
 log = logging.getLogger("sluice.gateway.test_events")
 
@@ -50,6 +53,26 @@ def test_events_have_the_words_of_the_log_and_the_newest_is_first(ring: EventRin
         False,
     )
     assert refused.unix_seconds >= active.unix_seconds > 1e9
+
+
+async def test_a_node_shows_its_start_and_what_it_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    blocks, strange = make_blocks(1), make_blocks(1, seed=8)
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        mallory = await wire.publisher("<b>mallory</b>")
+        await mallory.items(*strange[0].items[:-1], blocks[0].items[-1])
+        await mallory.end(0)
+        assert (await mallory.answer()).startswith("end BAD_BLOCK_PROOF")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{node.http_address}/") as answer,
+        ):
+            text = Page(await answer.text()).text
+    assert "| role | node started grpc=" in " ".join(text.split())
+    assert "| block | block refused block=0 publisher=claimed:<b>mallory</b> " in " ".join(text.split())
+    assert logging.getLogger("sluice").handlers == []
 
 
 def test_a_stream_that_ended_as_it_should_is_no_event(ring: EventRing) -> None:
