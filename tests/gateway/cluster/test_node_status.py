@@ -30,6 +30,7 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
             await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b", "c")
         ]
         addresses = [str(node.grpc_address) for node in (first, second, empty)]
+        pages = [{"http_address": str(node.http_address)} for node in (first, second, empty)]
         view = await collect(addresses)
         assert (view.common, view.agree, view.healthy) == (4, True, True)
         root_hash = summarize(BLOCKS[4]).root_hash
@@ -49,12 +50,15 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
             "nodes": [
                 {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
                 | report
+                | pages[0]
                 | {"error": None, "detail": None},
                 {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
                 | report
+                | pages[1]
                 | {"error": None, "detail": None},
                 {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
                 | report
+                | pages[2]
                 | {"stream_layout": None, "error": None, "detail": None},
             ],
             "common_block": 4,
