@@ -164,6 +164,10 @@ class Metrics:
         "sluice_catch_up_targets_given_up", "Blocks that publishers told of and no peer confirmed."
     )
     role = _gauge("sluice_role", "1 for the role that the node has.", "role")
+    # no_active, two_active or no_successor; only of a node that has peers.
+    cluster_fault = _gauge(
+        "sluice_cluster_fault", "1 while the node sees this fault of its cluster.", "fault"
+    )
 
     # Certificates, connections and messages, by address or rule.
     tls_certificate_end_seconds = _gauge(

@@ -36,6 +36,7 @@ from sluice.gateway.services.subscription_client import BlockAssembler, status_n
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
 from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
+from sluice.gateway.transport.failures import why_failed
 
 __all__ = ["Healer"]
 
@@ -142,7 +143,7 @@ class Healer:
                 async with asyncio.timeout(self._limits.heal_attempt_seconds_max):
                     await relayed_if_refused(peer, partial(self._heal_from, peer, page_number, blocks))
             except aio.AioRpcError as error:
-                reasons.append(f"{peer}: {error.code().name}: {error.details()}")
+                reasons.append(f"{peer}: {why_failed(error)}")
             except TimeoutError:
                 reasons.append(f"{peer} takes too long")
             except PageDamaged as error:

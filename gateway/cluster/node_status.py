@@ -30,8 +30,12 @@ from sluice.gateway.services.status_detail import as_json as detail_as_json
 from sluice.gateway.services.status_detail import lines as detail_lines
 from sluice.gateway.table_lines import table_lines
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
+from sluice.gateway.transport.failures import why_failed, why_failed_at
 
-__all__ = ["NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
+__all__ = ["CLUSTER_KEY", "NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
+
+CLUSTER_KEY = "cluster"
+"""The report's key for what a node says about its cluster (`cluster.cluster_view`)."""
 
 _ROOT_CHARACTERS = 12
 _OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
@@ -60,6 +64,12 @@ def _layout_in(report: dict[str, Any]) -> int | None:
     """Return the layout that a node with blocks reports; earlier versions have layout 1 and report none."""
     layout = report.get("stream_layout", 1) if report else None
     return layout if isinstance(layout, int) else None
+
+
+def _faults_in(report: dict[str, Any]) -> list[str]:
+    about = report.get(CLUSTER_KEY)
+    faults = about.get("faults") if isinstance(about, dict) else None
+    return [str(one) for one in faults] if isinstance(faults, list) else []
 
 
 async def ask_node(
@@ -141,10 +151,16 @@ class NodesView:
         return found
 
     @property
+    def cluster_faults(self) -> list[tuple[str, str]]:
+        """The nodes that see a fault of their cluster, and each fault in words."""
+        return [(row.address, fault) for row in self.rows for fault in _faults_in(row.report)]
+
+    @property
     def healthy(self) -> bool:
-        """True if every node answered, none disagree, and an entry has the same number everywhere."""
+        """True if every node answered and none disagree, an entry has the same number everywhere, and no node
+        sees a fault of its cluster."""
         is_same = self.agree is not False and len(self.layouts) < 2
-        return is_same and all(row.error is None for row in self.rows)
+        return is_same and not self.cluster_faults and all(row.error is None for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """The object for `--json`."""
@@ -171,6 +187,7 @@ class NodesView:
                 f"{layout}: {', '.join(nodes)}" for layout, nodes in sorted(self.layouts.items())
             )
             lines.append(f"their streams HAVE DIFFERENT LAYOUTS, so entry numbers differ: {which}")
+        lines += [f"{address} says: {one_line(fault)}" for address, fault in self.cluster_faults]
         for row in self.rows:
             if row.detail is not None:
                 lines += ["", row.address, *(f"  {line}" for line in detail_lines(row.detail))]
@@ -218,7 +235,7 @@ async def collect(
         await _ask(rows[place], channels[place], timeout_seconds, detail=detail)
 
     try:
-        await asyncio.gather(*(_reached(row, partial(ask, place)) for place, row in enumerate(rows)))
+        await asyncio.gather(*(_reached(row, partial(ask, place), tls) for place, row in enumerate(rows)))
         lasts = [row.last for row in rows if row.last is not None]
         common = min(lasts, default=None)
         firsts = [row.first for row in rows if row.first is not None]
@@ -234,11 +251,13 @@ async def collect(
             await channel.close()
 
 
-async def _reached(row: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
+async def _reached(row: NodeRow, ask: Callable[[], Awaitable[None]], tls: ClientTls | None) -> None:
     try:
         await relayed_if_refused(row.address, ask)
-    except (aio.AioRpcError, InvalidInput, TlsError) as error:
-        row.error = _reason(error)
+    except aio.AioRpcError as error:
+        row.error = await asyncio.to_thread(why_failed_at, row.address, error, tls)
+    except (InvalidInput, TlsError) as error:
+        row.error = str(error)
 
 
 async def _ask(row: NodeRow, channel: aio.Channel, timeout_seconds: float, *, detail: bool) -> None:
@@ -279,14 +298,8 @@ async def _ask_root(row: NodeRow, channel: aio.Channel, number: int, timeout_sec
         if summary.root_hash_other_layout is not None:
             row.other_root_hash = summary.root_hash_other_layout.hex()
     except aio.AioRpcError as error:
-        row.error = _reason(error)
+        row.error = why_failed(error)
     except BlockRefused as refused:
         row.error = f"block {number}: {refused}"
     except InvalidInput as error:
-        row.error = _reason(error)
-
-
-def _reason(error: aio.AioRpcError | InvalidInput | TlsError) -> str:
-    if isinstance(error, aio.AioRpcError):
-        return f"{error.code().name}: {error.details() or 'no details'}"
-    return str(error)
+        row.error = str(error)

@@ -33,13 +33,8 @@ from sluice.gateway.limits import KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MA
 from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor
-from sluice.gateway.transport.channels import (
-    ClientTls,
-    keepalive,
-    open_channel,
-    relayed_if_refused,
-    why_failed,
-)
+from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused
+from sluice.gateway.transport.failures import why_failed
 from sluice.gateway.transport.message_size import why_too_long
 
 __all__ = ["PeerFollower"]

@@ -35,7 +35,7 @@ from sluice.gateway.pipeline.conductor import Conductor, Outbox
 from sluice.gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
 from sluice.gateway.race.tables import EndStatus
 from sluice.gateway.services.subscription_client import SubscriptionOrder, status_name
-from sluice.gateway.transport.channels import why_failed
+from sluice.gateway.transport.failures import why_failed
 from sluice.gateway.workers.looking import Looking
 
 __all__ = ["ENDINGS", "PeerStream"]

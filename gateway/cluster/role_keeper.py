@@ -98,6 +98,8 @@ class RoleKeeper:
             )
         self._data_dir = data_dir
         self._state = RoleState(remembered or role)
+        self.has_one_active = remembered is not None or role.role == "standby"
+        """A failover has set its role, or it is to stand by: one node of its cluster is to be active."""
         self._conductor = conductor
         self._store = store
         self._following = following
@@ -397,6 +399,7 @@ class RoleKeeper:
 
     async def _remember(self, record: RoleRecord | None = None) -> None:
         await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
+        self.has_one_active = True
 
 
 def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:

@@ -35,9 +35,10 @@ from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from sluice.gateway.store.block_store import BlockStore
-from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
+from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel
+from sluice.gateway.transport.failures import why_failed
 
-__all__ = ["StandbyWatch"]
+__all__ = ["StandbyWatch", "is_ending"]
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class StandbyWatch:
             except GatewayError as error:  # a certificate that cannot be read
                 reason = str(error)
             except asyncio.CancelledError:
-                if _is_ending():
+                if is_ending():
                     raise
                 # gRPC also raises this for a call that `_settle` cancelled.
                 began_at = -math.inf
@@ -223,7 +224,7 @@ class StandbyWatch:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
         except asyncio.CancelledError:
             # gRPC also raises this when the stream to that node ended and its connection was closed.
-            if _is_ending():
+            if is_ending():
                 raise
         except Exception:  # the next answer may be another one
             log.exception("asking a standby failed", extra=fields(peer=address))
@@ -232,7 +233,7 @@ class StandbyWatch:
         self._settle()
 
 
-def _is_ending() -> bool:
+def is_ending() -> bool:
     """Return whether the current task is cancelled, not only its gRPC call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

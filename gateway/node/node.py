@@ -34,6 +34,7 @@ from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.cluster.cluster_watch import ClusterWatch
 from sluice.gateway.cluster.control_service import ControlService
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
@@ -147,6 +148,7 @@ class Node:
         self.conductor: Conductor
         self.following: PeerFollower
         self.keeper: RoleKeeper
+        self._cluster: ClusterWatch
         self.subscribe_service: SubscribeService
         self.publish_service: PublishService
         self._tcp_server: StreamServer
@@ -532,6 +534,9 @@ class Node:
         self._tcp_server = server
 
     def _make_reporter(self) -> None:
+        self._cluster = ClusterWatch(
+            self._peers, self.metrics, peer_tls(self.settings), limits=self._limits.cluster
+        )
         processor = ProcessorWatch(
             self.metrics, self._processes, look_seconds=self._limits.processor_look_seconds
         )
@@ -544,6 +549,7 @@ class Node:
             store=self.store,
             following=self.following,
             keeper=self.keeper,
+            cluster=self._cluster,
             tcp_server=self._tcp_server,
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
@@ -628,6 +634,7 @@ class Node:
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
         self._watch(self.reporter.watch(servers.show_readiness))
+        self._watch(self._cluster.watch(self.reporter.statement))
         self._watch(watch_certificates(servers.certificates, self.metrics))
         self._watch(servers.watch_receiving(publishing.is_urgent))
         self._watch(self._nodes.watch())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from sluice.gateway.cluster.cluster_view import ClusterFault
 from sluice.gateway.pipeline.replication_quorum import QuorumState, unconfirmed
 from sluice.gateway.status.node_report import Finding, NodeReport
 
@@ -45,6 +46,9 @@ class FindingKind(Enum):
     DEAD_END = "dead end"
     STANDBYS = "standbys"
     OTHER_CHAIN = "other chain"
+    NO_ACTIVE = "no active node"
+    TWO_ACTIVE = "two active nodes"
+    NO_SUCCESSOR = "no successor"
     NO_PUBLISHERS = "no publishers"
     ONE_PUBLISHER = "one publisher"
     NO_BLOCKS = "no blocks"
@@ -113,6 +117,24 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
     FindingKind.OTHER_CHAIN: Advice(
         "Compare the nodes: sluice status NODE PEER. One of them was started on the data of another network.",
         "Blocks wait for standbys",
+        is_problem=False,
+    ),
+    # Notes, all three: this node works, and an unready one would leave readers to fewer.
+    FindingKind.NO_ACTIVE: Advice(
+        "See whether the node that was active answers elsewhere: sluice status. If it is dead: "
+        "sluice failover --force to the node with the most blocks.",
+        "No node is active",
+        is_problem=False,
+    ),
+    FindingKind.TWO_ACTIVE: Advice(
+        "Run sluice failover to the one that is not behind, in either direction; the other stands by then.",
+        "Two nodes are active",
+        is_problem=False,
+    ),
+    FindingKind.NO_SUCCESSOR: Advice(
+        "Start the standbys that do not answer, or see on their pages why they do not follow. Until then, do "
+        "not stop the active node.",
+        "Nobody could take over",
         is_problem=False,
     ),
     FindingKind.NO_PUBLISHERS: Advice(
@@ -197,6 +219,12 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
 }
 
 
+_CLUSTER: Final = {
+    ClusterFault.NO_ACTIVE: FindingKind.NO_ACTIVE,
+    ClusterFault.TWO_ACTIVE: FindingKind.TWO_ACTIVE,
+    ClusterFault.NO_SUCCESSOR: FindingKind.NO_SUCCESSOR,
+}
+
 Seen = tuple[FindingKind, str]
 
 
@@ -242,7 +270,7 @@ def _standbys(quorum: QuorumState) -> list[Seen]:
 
 
 def _notes(report: NodeReport) -> list[Seen]:
-    seen: list[Seen] = []
+    seen: list[Seen] = [(_CLUSTER[fault], text) for fault, text in report.cluster_faults]
     if report.sent_elsewhere is None:
         if report.publisher_count == 0:
             seen.append((FindingKind.NO_PUBLISHERS, "no publisher is connected"))

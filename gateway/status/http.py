@@ -1,7 +1,7 @@
 """The HTTP server of a node: probes, metrics and the status page.
 
 A probe always gets an answer: an error of ours is a reason not to be ready. `/readyz` is JSON where `Accept`
-prefers it.
+prefers it. A node that is ready adds what it sees wrong with its cluster, as notes.
 
 Source: docs/operations.md, "Watch it".
 """
@@ -256,7 +256,9 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    return _readiness(request, _reasons(_report(request.app[_NODE])))
+    report = _report(request.app[_NODE])
+    notes = () if report is None else tuple(text for _, text in report.cluster_faults)
+    return _readiness(request, _reasons(report), notes)
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
@@ -267,11 +269,12 @@ async def _readyz_for_publishers(request: web.Request) -> web.Response:
     return _readiness(request, reasons)
 
 
-def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
+def _readiness(request: web.Request, reasons: list[str], notes: Sequence[str] = ()) -> web.Response:
     status = 503 if reasons else 200
     if _prefers_json(request.headers.get("Accept", "")):
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=status, headers=_NO_STORE)
-    text = _lines(reasons or ["ready"])
+        answer = {"ready": not reasons, "reasons": reasons} | ({"notes": list(notes)} if notes else {})
+        return web.json_response(answer, status=status, headers=_NO_STORE)
+    text = _lines(reasons or ["ready", *(f"note: {note}" for note in notes)])
     return web.Response(text=text, status=status, headers=_NO_STORE)
 
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from sluice.gateway.archive.state import ArchiveState
+from sluice.gateway.cluster.cluster_view import ClusterFault, Statement
+from sluice.gateway.cluster.node_status import CLUSTER_KEY
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.dispute import Disputed
 from sluice.gateway.pipeline.replication_quorum import QuorumState
@@ -21,6 +23,9 @@ from sluice.gateway.race.reputation import BackedOff
 from sluice.gateway.services.node_service import INSTANCE_KEY
 
 __all__ = ["Finding", "NodeReport", "PublisherStatus"]
+
+FAULT_CHARACTERS_MAX: Final = 600
+"""Characters of a cluster fault in the metadata of serverStatus, which gRPC limits to 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,13 @@ class NodeReport:
     """The peer that it takes blocks from."""
     distance_blocks: int | None = None
     """Known blocks that it lacks."""
+    cluster_faults: tuple[tuple[ClusterFault, str], ...] = ()
+    """The faults of its cluster that it sees, in words."""
+    has_one_active: bool = False
+    hears: tuple[str, ...] | None = None
+    """The instances of the peers that answer it; None: it has none."""
+    active_seconds_ago: float | None = None
+    """Time since it knew of an active node. These two and `has_one_active` are for its peers only."""
     quorum: QuorumState | None = None
     awaiting_standbys: int = 0
     """Blocks on disk here that wait for standbys."""
@@ -141,6 +153,20 @@ class NodeReport:
         """The standbys that acknowledgements wait for, and the state of each."""
         return () if self.quorum is None else self.quorum.states
 
+    @property
+    def statement(self) -> Statement:
+        """The node as its own cluster view sees it."""
+        return Statement(
+            self.instance,
+            self.phase,
+            self.last_block,
+            is_ready=not self.problems,
+            is_telling=True,
+            has_one_active=self.has_one_active,
+            hears=None if self.hears is None else frozenset(self.hears),
+            active_seconds_ago=self.active_seconds_ago,
+        )
+
     def as_json(self) -> dict[str, object]:
         """Return /status.json as JSON values."""
         values = asdict(self)
@@ -161,6 +187,12 @@ class NodeReport:
             "missing_blocks": self.distance_blocks or 0,
             "awaiting_standbys": self.awaiting_standbys,
             "http_address": dict(self.addresses).get("HTTP", ""),
+            CLUSTER_KEY: {
+                "one_active": self.has_one_active,
+                "hears": self.hears,
+                "active_seconds_ago": self.active_seconds_ago,
+                "faults": [text[:FAULT_CHARACTERS_MAX] for _, text in self.cluster_faults],
+            },
         }
 
 

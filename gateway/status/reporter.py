@@ -15,6 +15,8 @@ from sluice.datastream import StreamServer
 from sluice.gateway import __version__
 from sluice.gateway.addresses import Address
 from sluice.gateway.archive.archive import Archives
+from sluice.gateway.cluster.cluster_view import Statement
+from sluice.gateway.cluster.cluster_watch import ClusterWatch
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
@@ -56,6 +58,7 @@ class NodeReporter:
         store: BlockStore,
         following: PeerFollower,
         keeper: RoleKeeper,
+        cluster: ClusterWatch,
         tcp_server: StreamServer,
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
@@ -76,6 +79,7 @@ class NodeReporter:
         self._store = store
         self._following = following
         self._keeper = keeper
+        self._cluster = cluster
         self._tcp_server = tcp_server
         self._subscribers = subscribers
         self._certificates = certificates
@@ -106,6 +110,10 @@ class NodeReporter:
     def status_report(self) -> dict[str, object]:
         """Return the report for serverStatus."""
         return self.report().for_status()
+
+    def statement(self) -> Statement:
+        """Return this node's statement, for the watch over its cluster."""
+        return self.report().statement
 
     def report(self, *, for_page: bool = False) -> NodeReport:
         """Gather the report; `for_page` with the race and each publisher, which takes longer."""
@@ -143,6 +151,10 @@ class NodeReporter:
             peers=tuple(map(str, settings.peers)),
             followed=self._following.followed,
             distance_blocks=self._following.distance,
+            cluster_faults=tuple(self._cluster.faults.items()),
+            has_one_active=self._keeper.has_one_active,
+            hears=None if (hears := self._cluster.hears()) is None else tuple(hears),
+            active_seconds_ago=self._cluster.active_seconds_ago(self._keeper.phase),
             quorum=acknowledging.quorum_state(),
             awaiting_standbys=acknowledging.awaiting_count,
             is_starting=not self._addresses,

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import grpc
 from cryptography import x509
@@ -21,7 +21,6 @@ from grpc import aio
 from sluice.datastream.client.blocking_client import TlsContext
 from sluice.gateway.errors import TlsError
 from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
-from sluice.gateway.logs import one_line
 from sluice.gateway.regular_files import open_regular
 from sluice.gateway.transport import outgoing
 from sluice.gateway.transport.pem import certificates_in, check_key
@@ -36,13 +35,9 @@ __all__ = [
     "open_channel",
     "refused_headers",
     "relayed_if_refused",
-    "why_failed",
 ]
 
 log = logging.getLogger(__name__)
-
-DETAILS_CHARACTERS_MAX: Final = 500
-"""Characters of a server's own text in our log lines and errors."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
@@ -161,11 +156,6 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
 
 def _relayed(address: str, options: _Options) -> _Options:
     return (*_ALWAYS, *options, ("grpc.default_authority", address))
-
-
-def why_failed(error: aio.AioRpcError) -> str:
-    """Return on one line of bounded length why a call failed."""
-    return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
 
 
 def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:

@@ -45,6 +45,7 @@ async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_h
             "tcp_clients": 0,
             "missing_blocks": 0,
             "awaiting_standbys": 0,
+            "cluster": {"one_active": False, "hears": None, "active_seconds_ago": 0.0, "faults": []},
         }
         assert view.as_json() == {
             "nodes": [
@@ -159,6 +160,16 @@ def test_the_table() -> None:
         "10.0.0.4:40840: UNAVAILABLE: away\\x1b[2J",
         "the nodes agree on block 40",
     ]
+
+
+def test_a_fault_of_the_cluster_that_a_node_sees_is_shown_and_no_good_health() -> None:
+    fault = "no node is active: b:1 does not answer\n"
+    report = {"role": "standby", "ready": True, "cluster": {"faults": [fault]}}
+    view = NodesView([NodeRow("a:1", 0, 7, report), NodeRow("c:1", 0, 7, {"cluster": ["nonsense"]})], None)
+    assert view.lines()[-1] == "a:1 says: no node is active: b:1 does not answer\\n"
+    assert not view.healthy
+    report["cluster"] = {"faults": []}
+    assert view.healthy
 
 
 async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit() -> None:

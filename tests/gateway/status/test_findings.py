@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.gateway.cluster.cluster_view import ClusterFault
 from sluice.gateway.pipeline.dispute import Disputed
 from sluice.gateway.pipeline.replication_quorum import QuorumState
 from sluice.gateway.status.findings import (
@@ -65,6 +66,14 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             replace(FINE, disputed=replace(DISPUTED, is_dead_end=False)),
             FindingKind.DOUBT,
             replace(DISPUTED, is_dead_end=False).text,
+        ),
+        *(
+            (replace(FINE, cluster_faults=((fault, fault.value),)), kind, fault.value)
+            for fault, kind in (
+                (ClusterFault.NO_ACTIVE, FindingKind.NO_ACTIVE),
+                (ClusterFault.TWO_ACTIVE, FindingKind.TWO_ACTIVE),
+                (ClusterFault.NO_SUCCESSOR, FindingKind.NO_SUCCESSOR),
+            )
         ),
         (replace(FINE, processor="too little"), FindingKind.PROCESSOR, "too little"),
         (replace(FINE, publisher_count=0), FindingKind.NO_PUBLISHERS, "no publisher is connected"),

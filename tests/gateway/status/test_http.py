@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -14,6 +15,7 @@ import pytest
 import uvloop
 
 from sluice.gateway.addresses import Address
+from sluice.gateway.cluster.cluster_view import ClusterFault
 from sluice.gateway.errors import Fatal, GatewayError
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.status import http
@@ -33,12 +35,13 @@ class FakeNode:
         self.reasons: list[str] = []
         self.error: GatewayError | None = None
         self.elsewhere: str | None = None
+        self.faults: tuple[tuple[ClusterFault, str], ...] = ()
 
     def report(self, *, for_page: bool = False) -> NodeReport:
         if self.error is not None:
             raise self.error
         findings = tuple(map(problem, self.reasons))
-        return replace(EMPTY, findings=findings, sent_elsewhere=self.elsewhere)
+        return replace(EMPTY, findings=findings, sent_elsewhere=self.elsewhere, cluster_faults=self.faults)
 
 
 Get = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -84,6 +87,22 @@ async def test_ready_and_not() -> None:
         assert (await get("/readyz", "text/plain, application/json"))[1] == TEXT
         node.reasons = []
         assert (await get("/readyz"))[0] == 200
+
+
+async def test_a_ready_node_notes_what_is_wrong_with_its_cluster() -> None:
+    node = FakeNode()
+    node.faults = ((ClusterFault.NO_ACTIVE, "no node is active: b:1 does not answer"),)
+    async with serving(node) as get:
+        note = "no node is active: b:1 does not answer"
+        assert await get("/readyz") == (200, TEXT, f"ready\nnote: {note}\n")
+        _, _, text = await get("/readyz", "application/json")
+        assert json.loads(text) == {"ready": True, "reasons": [], "notes": [note]}
+        node.reasons = ["the disk is full"]
+        assert await get("/readyz") == (
+            503,
+            TEXT,
+            "the disk is full\n",
+        )  # one reason a line, and nothing else
 
 
 async def test_a_node_that_cannot_tell_is_alive_and_not_ready() -> None:

@@ -37,6 +37,7 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             "missing_blocks": 0,
             "awaiting_standbys": 0,
             "http_address": str(node.http_address),
+            "cluster": {"one_active": False, "hears": None, "active_seconds_ago": 0.0, "faults": []},
         }
         # With the real port.
         addresses = node.reporter.report()
