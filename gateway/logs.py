@@ -92,9 +92,9 @@ def set_up_logging(
         form: `text` (in colour on a terminal) or `json`.
         stream: None: standard error.
     """
-    stream = stream or sys.stderr
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=stream.isatty()))
+    handler = _StandardError() if stream is None else logging.StreamHandler(stream)
+    colour = handler.stream.isatty()
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=colour))
     handler.setLevel(_number(level))
     handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
@@ -102,6 +102,18 @@ def set_up_logging(
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
     # The status page lists events of level `info`, whatever is written.
     logging.getLogger("sluice").setLevel(min(logging.INFO, _number(level)))
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """A handler for what `sys.stderr` is at each line: a progress bar takes its place, and writes lines above
+    itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)  # StreamHandler's would keep the stream of now
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
 
 
 def _number(level: str) -> int:

@@ -5,6 +5,7 @@ Every call has a time limit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from sluice.gateway.cluster.roles import Phase
 from sluice.gateway.errors import AddressError, NodeCallFailed
 from sluice.gateway.limits import CONTROL_CALL_SECONDS
 from sluice.gateway.transport.channels import ClientTls, open_channel
+from sluice.gateway.transport.failures import why_failed_at
 
 __all__ = ["ControlClient"]
 
@@ -36,6 +38,7 @@ class ControlClient:
     ) -> None:
         self.address = address
         self._call_seconds = call_seconds
+        self._tls = tls
         self._channel = open_channel(address, tls)
         self._stub = control_pb2_grpc.NodeControlStub(self._channel)
 
@@ -84,7 +87,7 @@ class ControlClient:
         try:
             state = await call
         except aio.AioRpcError as error:
-            reason = f"{error.code().name}: {error.details() or 'no details'}"
+            reason = await asyncio.to_thread(why_failed_at, self.address, error, self._tls)
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 reason = "something else answers there, expected the control address of a node"
             refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -8,6 +8,7 @@ a bug of ours and shows its traceback.
 from __future__ import annotations
 
 import codecs
+import difflib
 import errno
 import io
 import os
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 import click
+from click.shell_completion import CompletionItem
 
 from sluice.gateway import __version__
 from sluice.gateway.errors import Fatal
@@ -56,6 +58,23 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names without an import."""
         return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may come next without an import: a shell waits for it at each key."""
+        names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was meant: click looks among imported ones only."""
+        name = args[0]
+        is_word = not name.startswith("-") and not ctx.resilient_parsing
+        if is_word and self.get_command(ctx, name) is None:
+            near = difflib.get_close_matches(name, self.list_commands(ctx))
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command; if that fails, return one that says what is missing."""

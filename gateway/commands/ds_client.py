@@ -28,18 +28,16 @@ from sluice.datastream.events.network_events import Bookmark, BookmarkType
 from sluice.datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
 from sluice.datastream.events.sanity import SanityCheck
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, FollowLimits
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.commands.contexts import Chosen, Port
 from sluice.gateway.commands.ds_entries import EntryReader
-from sluice.gateway.commands.ds_options import (
-    ServersType,
-    log_option,
-    run_until_stopped,
-)
-from sluice.gateway.commands.tls_options import client_tls_options
+from sluice.gateway.commands.ds_options import log_option, run_until_stopped
+from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.transport.channels import ClientTls, connecting_context
+from sluice.gateway.transport.failures import Speaks, trouble_at
 
 __all__ = ["BookmarkForms", "bookmarks_of", "client", "entry_line", "header_line"]
 
-Address = tuple[str, int]
 T = TypeVar("T")
 _ANSWER_SECONDS = FollowLimits().answer_timeout_seconds
 """The time to connect to a server, and for each answer until it streams."""
@@ -93,13 +91,13 @@ class _From(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    servers: list[Address]
+    servers: list[tuple[str, int]]
     start: int | None
     bookmarks: Sequence[bytes]
     as_json: bool
     live: bool
     tls: TlsContext | None
-    tls_server_name: str | None
+    client_tls: ClientTls | None
     reader: EntryReader
 
     def show(self, entry: Entry) -> None:
@@ -116,17 +114,6 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
 
 
 @click.command("client", short_help="Query a server, or print the entries that it streams.")
-@click.option(
-    "--server",
-    "servers",
-    type=ServersType(),
-    default="127.0.0.1:6900",
-    show_default=True,
-    help=(
-        "Server to connect to; with several, the client goes to the next when one fails, or does not answer "
-        f"within {_ANSWER_SECONDS:g} s."
-    ),
-)
 @click.option(
     "--from",
     "start",
@@ -175,10 +162,10 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
 )
 @click.option("--no-live", is_flag=True, help="End with the server's current last entry.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@client_tls_options
+@node_options(Port.TCP, "--server")
 @log_option
 def client(
-    servers: list[Address],
+    nodes: Chosen,
     start: int | str,
     frombookmark: int | None,
     header: bool,
@@ -194,6 +181,8 @@ def client(
 ) -> None:
     """Query a data streamer server, or print the entries that it streams, until Ctrl-C.
 
+    With several servers, the client goes to the next when one fails, or does not answer within 10 s.
+
     Entries of a zkEVM network appear as its typed events, those of blocks as their items, others as bytes.
     While printing, the client reconnects by itself and resumes with the next entry.
 
@@ -201,14 +190,15 @@ def client(
     something.
     """
     number = bookmark if frombookmark is None else frombookmark
+    servers = [parse_address(one) for one in nodes.addresses]
     options = _Options(
-        servers,
+        [(server.host, server.port) for server in servers],
         start if isinstance(start, int) else None,
         [] if number is None else bookmarks_of(bookmarktype, number),
         as_json,
         not no_live,
         connecting_context(tls),
-        None if tls is None else tls.server_name,
+        tls,
         EntryReader(),
     )
     if header:
@@ -239,7 +229,7 @@ async def _connected(
             async with asyncio.timeout(_ANSWER_SECONDS):
                 connected, answer = await _asked(host, port, options, ask)
         except (OSError, RemoteError) as error:
-            errors.append(f"{host}:{port}: {_why(error)}")
+            errors.append(f"{host}:{port}: {_why(error)}{await _what_is_there(host, port, options, error)}")
             continue
         async with connected:
             yield connected, answer
@@ -252,7 +242,7 @@ async def _asked(
 ) -> tuple[StreamClient, T]:
     try:
         connected = await StreamClient.connect(
-            host, port, tls=options.tls, tls_server_name=options.tls_server_name
+            host, port, tls=options.tls, tls_server_name=_server_name(options)
         )
     except OSError as error:
         raise OSError(error.errno, f"cannot connect: {error.strerror or error}") from error
@@ -261,6 +251,19 @@ async def _asked(
     except BaseException:
         await connected.close()
         raise
+
+
+def _server_name(options: _Options) -> str | None:
+    return None if options.client_tls is None else options.client_tls.server_name
+
+
+async def _what_is_there(host: str, port: int, options: _Options, error: OSError | RemoteError) -> str:
+    """Return what a server is that does not speak to a data-streamer client, if it can be found out."""
+    if isinstance(error, ConnectionRefusedError) or (isinstance(error, OSError) and (error.errno or 0) < 0):
+        return ""  # nobody, or no such name
+    address = str(Address(host, port))
+    found = await asyncio.to_thread(trouble_at, address, options.client_tls, Speaks.STREAM)
+    return "" if found is None else f" ({found})"
 
 
 def _why(error: OSError | RemoteError) -> str:
@@ -354,7 +357,7 @@ async def _print_stream(options: _Options) -> int:
         from_entry=start,
         from_bookmark=bookmark,
         tls=options.tls,
-        tls_server_name=options.tls_server_name,
+        tls_server_name=_server_name(options),
     )
     async with follower:
         while options.live or follower.number_next is None or follower.number_next < total_entries:

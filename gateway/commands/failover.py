@@ -5,36 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import click
 
 from sluice.gateway.cluster.control_client import ControlClient
-from sluice.gateway.cluster.failover import Failover, FailoverStep
-from sluice.gateway.commands.parameter_types import AddressType
-from sluice.gateway.commands.tls_options import tls_options
-from sluice.gateway.errors import FailoverFailed, FailoverInterrupted
+from sluice.gateway.cluster.failover import Failover, FailoverStep, NodeStatus
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.commands.contexts import Chosen, Port
+from sluice.gateway.commands.node_options import NodeType, node_options
+from sluice.gateway.errors import FailoverFailed, FailoverInterrupted, Fatal, NodeCallFailed
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.transport.channels import ClientTls
 
-__all__ = ["command"]
+__all__ = ["choose_pair", "command"]
 
 
 @click.command("failover")
 @click.option(
     "--from",
     "source",
-    required=True,
-    type=AddressType(),
-    help="Control address of the active node (setting control.address).",
+    type=NodeType(Port.CONTROL),
+    help="Control address of the active node (setting control.address). By default the nodes' active one.",
 )
 @click.option(
     "--to",
     "target",
-    required=True,
-    type=AddressType(),
-    help="Control address of the standby that takes over.",
+    type=NodeType(Port.CONTROL),
+    help="Control address of the standby that takes over. By default the nodes' only ready standby.",
 )
 @click.option(
     "--force",
@@ -42,16 +41,19 @@ __all__ = ["command"]
     help="Activate the standby because the active node is dead. Blocks that only the dead node has are "
     "missing until their publishers send them again.",
 )
-@tls_options
+@node_options(Port.CONTROL)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
-    source: str,
-    target: str,
+    source: str | None,
+    target: str | None,
     force: bool,
+    nodes: Chosen,
     tls: ClientTls | None,
     as_json: bool,
 ) -> None:
     """Hand the load over from the active node to a standby.
+
+    What --from and --to do not name, the command finds among the nodes. --force needs both.
 
     The active node finishes its blocks in flight and closes its publishers' streams in order. The standby
     becomes active when it has the same last block, and the other node becomes its standby. The command prints
@@ -61,6 +63,10 @@ def command(
     the failover finishes first. The exit status is 130, and the last line says what both nodes are. A second
     signal ends the command at once.
     """
+    if source is None or target is None:
+        if force:
+            raise click.UsageError("--force needs --from and --to: a dead node does not say what it is")
+        source, target = asyncio.run(_find(nodes.addresses, source, target, tls))
     if source == target:
         raise click.UsageError("--from and --to are the same node")
     steps: list[FailoverStep] = []
@@ -87,6 +93,59 @@ def command(
         click.echo(f"{target} is active")
     if failure is not None:
         raise failure
+
+
+async def _find(
+    addresses: Sequence[str], source: str | None, target: str | None, tls: ClientTls | None
+) -> tuple[str, str]:
+    """Ask the nodes what they are, and return the source and the target of a failover."""
+
+    async def ask(address: str) -> NodeStatus:
+        async with ControlClient(address, tls) as client:
+            return await client.state()
+
+    answers = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
+    states: dict[str, NodeStatus] = {}
+    silent: list[str] = []
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, NodeStatus):
+            states[address] = answer
+        elif isinstance(answer, NodeCallFailed):
+            silent.append(str(answer))
+        else:
+            raise answer
+    return choose_pair(states, silent, source, target)
+
+
+def choose_pair(
+    states: Mapping[str, NodeStatus], silent: Sequence[str], source: str | None, target: str | None
+) -> tuple[str, str]:
+    """Return the source and the target of a failover: the active node, and the only standby that is ready.
+
+    Args:
+        states: the nodes that answered, by control address.
+        silent: why each of the others did not.
+        source, target: those that the command line names.
+
+    Raises:
+        Fatal: there is none, or a choice between several.
+    """
+    active = [address for address, state in states.items() if state.phase is Phase.ACTIVE]
+    ready = [
+        address for address, state in states.items() if state.phase is Phase.STANDBY and not state.problems
+    ]
+    found = "; ".join((*(f"{address} is {state.phase.value}" for address, state in states.items()), *silent))
+    if source is None:
+        others = [address for address in active if address != target]
+        if len(others) != 1:
+            raise Fatal("failover", got=found, expected="one active node, or --from")
+        source = others[0]
+    if target is None:
+        others = [address for address in ready if address != source]
+        if len(others) != 1:
+            raise Fatal("failover", got=found, expected="one standby that is ready, or --to")
+        target = others[0]
+    return source, target
 
 
 async def _run(

@@ -16,14 +16,16 @@ from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.errors import BlockRefused, LedgerKeyError
 from sluice.gateway.blocks.proofs.baby_jubjub import point_bytes
 from sluice.gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
+from sluice.gateway.commands.contexts import Chosen
+from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.errors import AddressError, Fatal
 from sluice.gateway.limits import CONTROL_CALL_SECONDS
 from sluice.gateway.services.status_detail import KEY_HASH_BYTES
 from sluice.gateway.store.trust_store import ledger_of_file, ledger_of_folder
 from sluice.gateway.table_lines import table_lines
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
+from sluice.gateway.transport.failures import why_failed_at
 
 __all__ = ["command"]
 
@@ -34,17 +36,18 @@ def command() -> None:
 
 
 @command.command("show", short_help="Print the ledger id of a network, and its nodes.")
-@click.argument("source", type=NamedPath(), metavar="FILE|DIR|HOST:PORT")
+@click.argument("source", required=False, type=NamedPath(), metavar="[FILE|DIR|HOST:PORT]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@tls_options
-def show(source: str, as_json: bool, tls: ClientTls | None) -> None:
+@node_options(instead="source")
+def show(source: str | None, nodes: Chosen, as_json: bool, tls: ClientTls | None) -> None:
     """Print a network's ledger id, its nodes, their weights and the fingerprints of their keys.
 
     FILE is a publication of a ledger id or a file of block 0. DIR is the data folder of a node or a folder of
-    block files. HOST:PORT is a node that has block 0. The command first checks that the ledger id is the hash
-    of the address book, and that each node has proven that it knows its secret.
+    block files. HOST:PORT is a node that has block 0; without any of these, --node is. The command first
+    checks that the ledger id is the hash of the address book, and that each node has proven that it knows its
+    secret.
     """
-    ledger = _ledger_of(source, tls)
+    ledger = _ledger_of(source, tls) if source is not None else _ledger_of_node(nodes.addresses[0], tls)
     if as_json:
         click.echo(json.dumps(_as_json(ledger)))
     else:
@@ -75,7 +78,7 @@ def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
     try:
         response = call_once(address, tls, get, WHOLE_BLOCKS)
     except grpc.RpcError as error:
-        got = f"{error.code().name}: {error.details()}"
+        got = why_failed_at(address, error, tls)
         raise Fatal(f"node {address}", got=got, expected="block 0") from None
     if response.status != node_pb2.BlockResponse.Code.SUCCESS:
         got = node_pb2.BlockResponse.Code.Name(response.status)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.logs import fields, set_up_logging
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.logs import fields, one_line, set_up_logging
 from sluice.gateway.node.grpc_engine import use_poller
+from sluice.gateway.settings.kinds import Choice, File, Folder, Switch
 from sluice.gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
 from sluice.gateway.settings.table import SETTINGS, Setting
 
@@ -55,7 +59,18 @@ def _option(setting: Setting) -> click.Option:
         multiple=setting.is_list,
         default=None,
         help=help_text,
+        shell_complete=partial(_complete, setting),
     )
+
+
+def _complete(
+    setting: Setting, context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    kind = setting.kind
+    if isinstance(kind, Folder | File):
+        return [CompletionItem(incomplete, type="dir" if isinstance(kind, Folder) else "file")]
+    words = kind.words if isinstance(kind, Choice) else ("on", "off") if isinstance(kind, Switch) else ()
+    return [CompletionItem(word) for word in map(str, words) if word.startswith(incomplete)]
 
 
 def _former_option(setting: Setting) -> click.Option:
@@ -67,13 +82,17 @@ def _former_option(setting: Setting) -> click.Option:
     )
 
 
-def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
+def _run(config: Path | None, print_config: bool, check: bool, **flags: Any) -> None:
     written = {setting.name: flags[setting.attribute] for setting in SETTINGS}
     written |= {
         setting.former_name: flags[_FORMER + setting.attribute]
         for setting in SETTINGS
         if setting.former_name is not None
     }
+    faults: list[GatewayError] = []
+    if check:
+        resolved = resolve(written, os.environ, config, faults.append)
+        click.get_current_context().exit(_check(resolved, faults))
     resolved = resolve(written, os.environ, config)
     if print_config:
         click.echo(to_toml(resolved), nl=False)
@@ -86,6 +105,27 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     from sluice.gateway.node.run import run_node
 
     click.get_current_context().exit(run_node(settings))
+
+
+def _check(resolved: Resolved, faults: list[GatewayError]) -> int:
+    """Print what a start would do, and each fault; return the exit status."""
+    from sluice.gateway.node.start_check import check_start
+
+    set_up_logging(level="error")  # the plan says what a start would log
+    found = check_start(resolved.settings)
+    faults = [*faults, *found.faults]
+    for what, how in found.plan:
+        click.echo(f"{what:<14}{one_line(how)}")
+    for former, name in resolved.former_names:
+        click.echo(f"warning: {former} is {name} now")
+    for name in resolved.unknown_environment:
+        click.echo(f"warning: the environment variable {name} is no setting")
+    for warning in found.warnings:
+        click.echo(f"warning: {one_line(warning)}")
+    for fault in faults:
+        click.echo(f"fault: {one_line(str(fault))}")
+    click.echo("nothing is wrong" if not faults else f"faults: {len(faults)}")
+    return max((fault.exit_status for fault in faults), default=0)
 
 
 def _log_start(resolved: Resolved) -> None:
@@ -111,6 +151,12 @@ command = _ServeCommand(
             type=NamedPath(path_type=Path),
             metavar="FILE",
             help=f"TOML file of settings.  [environment: {CONFIG_ENVIRONMENT}]",
+        ),
+        click.Option(
+            ["--check"],
+            is_flag=True,
+            help="Read settings, files, keys and certificates; print what a start would do, and every fault. "
+            "Nothing is opened, locked or written.",
         ),
         click.Option(
             ["--print-config"],

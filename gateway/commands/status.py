@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from sluice.gateway.cluster.node_status import NodesView, collect
-from sluice.gateway.commands.parameter_types import AddressType, FiniteRange
-from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.commands.contexts import Chosen
+from sluice.gateway.commands.node_options import node_options
+from sluice.gateway.commands.parameter_types import FiniteRange
 from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
@@ -25,7 +26,6 @@ _INTERVAL_SECONDS_MAX = 86_400
 
 
 @click.command("status", short_help="Show which blocks nodes have, and whether they agree.")
-@click.argument("addresses", nargs=-1, required=True, type=AddressType(), metavar="HOST:PORT...")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--interval",
@@ -42,24 +42,25 @@ _INTERVAL_SECONDS_MAX = 86_400
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one for each request."
 )
-@tls_options
+@node_options(as_arguments=True)
 def command(
-    addresses: tuple[str, ...],
+    nodes: Chosen,
     watch: bool,
     interval_seconds: float,
     detail: bool,
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
-    """Show which blocks nodes have, and whether they agree. HOST:PORT is a node's gRPC address.
+    """Show which blocks nodes have, and whether they agree. NODE is HOST or HOST:PORT, as with --node.
 
     The root hash is that of the last block that all nodes have. "behind" counts the blocks that another of
     the nodes has and this one lacks, "missing" those that the node itself knows of and lacks. The exit status
-    is 1 if a node does not answer or has another root hash. JSON output always includes the detail.
+    is 1 if a node does not answer, has another root hash, or says that its cluster has no active node, two of
+    them, or none that could take over. JSON output always includes the detail.
     """
 
     def look() -> Coroutine[Any, Any, NodesView]:
-        return collect(addresses, tls, detail=detail or as_json)
+        return collect(nodes.addresses, tls, detail=detail or as_json)
 
     if watch:
         asyncio.run(_watch(look, interval_seconds, as_json=as_json))

@@ -27,7 +27,17 @@ from sluice.gateway.errors import SettingError
 from sluice.gateway.settings.kinds import NotThisKind
 from sluice.gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
-__all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
+__all__ = [
+    "CONFIG_ENVIRONMENT",
+    "CONFIG_FLAG",
+    "CONTEXT_ENVIRONMENT",
+    "NODES_ENVIRONMENT",
+    "RULES",
+    "Resolved",
+    "Rule",
+    "resolve",
+    "to_toml",
+]
 
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of the TOML file. A file with all settings has a few thousand; a larger one is a wrong path."""
@@ -36,6 +46,10 @@ CONFIG_FLAG = "--config"
 
 CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
 """The environment variable that names the TOML file if the flag does not."""
+
+NODES_ENVIRONMENT = "SLUICE_NODES"
+CONTEXT_ENVIRONMENT = "SLUICE_CONTEXT"
+"""These name the nodes that other commands ask (`gateway.commands.contexts`); a node does not read them."""
 
 _DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -149,15 +163,28 @@ RULES: tuple[Rule, ...] = (
 """The rules, in the order of checking, after every single value is valid."""
 
 
-def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
+Note = Callable[[SettingError], None]
+
+
+def _raise(error: SettingError) -> None:
+    raise error
+
+
+def resolve(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    note: Note = _raise,
+) -> Resolved:
     """Read all sources, and return the effective settings.
 
     Args:
         flags: dotted name, present or former, to the flag's value; None or () without the flag.
         config: the TOML file; None: the one that the environment names, if any.
+        note: takes each fault; if it raises nothing, the value counts as not given.
 
     Raises:
-        SettingError: the first invalid value, unknown key, or broken rule.
+        SettingError: the first invalid value, unknown key, or broken rule, unless `note` takes them.
     """
     values: dict[str, object] = {}
     former_names: list[tuple[str, str]] = []
@@ -167,25 +194,26 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
         try:
             values[setting.attribute] = setting.kind.read(written)
         except NotThisKind as error:
-            raise SettingError(setting.name, got=_got(written), expected=str(error), where=where) from None
+            note(SettingError(setting.name, got=_got(written), expected=str(error), where=where))
+            return
         origins[setting.name] = where
 
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
     if config is not None:
-        for setting, (name, written) in _file_values(config).items():
+        for setting, (name, written) in _file_values(config, note).items():
             take(setting, written, f"file {config}")
             if setting.is_former(name):
                 former_names.append((name, setting.name))
     for setting in SETTINGS:
-        if (variable := _variable_of(setting, environ)) is not None:
+        if (variable := _variable_of(setting, environ, note)) is not None:
             take(setting, environ[variable], f"environment {variable}")
             if setting.is_former(variable):
                 former_names.append((variable, setting.name))
     for setting in SETTINGS:
         given = [name for name in setting.names if flags.get(name) not in (None, ())]
         if len(given) > 1:
-            raise _given_twice(setting, setting.former_flags[0], f"flag {setting.flag}")
+            note(_given_twice(setting, setting.former_flags[0], f"flag {setting.flag}"))
         for name in given:
             is_former = setting.is_former(name)
             flag = setting.former_flags[0] if is_former else setting.flag
@@ -195,7 +223,7 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
 
     typed: dict[str, Any] = values  # each kind reads its field's type; a test checks the table
     settings = Settings(**typed)
-    _check_rules(settings, origins)
+    _check_rules(settings, origins, note)
     return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
@@ -242,18 +270,24 @@ def _config_bytes(path: Path) -> bytes:
     return content
 
 
-def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
+def _file_values(path: Path, note: Note) -> dict[Setting, tuple[str, object]]:
     """Read the file; return each setting in it, with its name there and its TOML value."""
+    where = f"file {path}"
     try:
         tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
+    except SettingError as error:
+        note(error)
+        return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(
-            CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
-        ) from error
+        note(SettingError(CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=where))
+        return {}
     except (ValueError, RecursionError) as error:  # tomllib does not catch these
-        raise SettingError(
-            CONFIG_FLAG, got=_beyond(error), expected="values that a setting can have", where=f"file {path}"
-        ) from error
+        note(
+            SettingError(
+                CONFIG_FLAG, got=_beyond(error), expected="values that a setting can have", where=where
+            )
+        )
+        return {}
     written: dict[str, object] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
@@ -264,21 +298,20 @@ def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
     for name, value in written.items():
         setting = _BY_ANY_NAME.get(name)
         if setting is None:
-            raise SettingError(
-                name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
-            )
+            note(SettingError(name, got="no setting of this name", expected=_nearest(name), where=where))
+            continue
         if setting in found:
             other = next(one for one in (name, found[setting][0]) if one != setting.name)
-            raise _given_twice(setting, other, f"file {path}")
+            note(_given_twice(setting, other, where))
         found[setting] = name, value
     return found
 
 
-def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
+def _variable_of(setting: Setting, environ: Mapping[str, str], note: Note) -> str | None:
     """Return the variable that sets the setting; an empty one counts as unset."""
     names = [name for name in setting.environments if environ.get(name)]
     if len(names) > 1:
-        raise _given_twice(setting, names[1], f"environment {names[0]}")
+        note(_given_twice(setting, names[1], f"environment {names[0]}"))
     return names[0] if names else None
 
 
@@ -307,19 +340,19 @@ def _beyond(error: ValueError | RecursionError) -> str:
     return f"a number of more than {sys.get_int_max_str_digits()} digits"
 
 
-def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
+def _check_rules(settings: Settings, origins: Mapping[str, str], note: Note) -> None:
     for rule in RULES:
         if not rule.holds(settings):
             setting = _BY_NAME[rule.name]
             value = getattr(settings, setting.attribute)
             got = "nothing" if value is None else setting.kind.to_toml(value)
-            raise SettingError(rule.name, got=got, expected=rule.expected(settings), where=origins[rule.name])
+            note(SettingError(rule.name, got=got, expected=rule.expected(settings), where=origins[rule.name]))
 
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables `SLUICE_…` that are no setting, without those from Kubernetes."""
     known = {name for setting in SETTINGS for name in setting.environments}
-    known.add(CONFIG_ENVIRONMENT)
+    known |= {CONFIG_ENVIRONMENT, NODES_ENVIRONMENT, CONTEXT_ENVIRONMENT}
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
     return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))
 

@@ -80,7 +80,7 @@ from sluice.gateway.store.evidence import (
 from sluice.gateway.store.stream_check import summary_of
 from sluice.gateway.store.stream_pair import StreamPair, whole_entries
 
-__all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock"]
+__all__ = ["STREAM_FILE_NAME", "BlockStore", "Layout", "VerifiedBlock", "stored_last"]
 
 log = logging.getLogger(__name__)
 
@@ -788,6 +788,25 @@ def _open_pair(
         pair = StreamPair(streamer, networks[0], cut_max, snapshot)
         undo.pop_all()
     return streamer, pair
+
+
+def stored_last(data_dir: Path, stream_type: int) -> int | None:
+    """Return the last block of a data folder by its header and last entry; None: none. It only reads.
+
+    Raises:
+        Fatal: the stream does not end with a block.
+        datastream.DatastreamError: the file is no stream file, or damaged.
+    """
+    path = data_dir / (BLOCK_FILE_NAME if is_native(data_dir) else STREAM_FILE_NAME)
+    if not path.exists():
+        return None
+    with contextlib.closing(RealDisk(path, writable=False)) as disk:
+        if not disk.size():
+            return None
+        file = StreamFile(path, disk, inspect_header(path, disk, stream_type))
+        file.load()
+        total_entries = file.committed.total_entries
+        return _block_end(path, file.read_entry(total_entries - 1))[0] if total_entries else None
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:

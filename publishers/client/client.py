@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from sluice.gateway.blocks.block_numbers import from_wire
 from sluice.gateway.errors import TlsError
 from sluice.gateway.services.node_service import begins_with
 from sluice.gateway.transport.channels import ClientTls, open_channel, refused_headers
+from sluice.gateway.transport.failures import why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError, PublishFailed, SourceCancelled
@@ -95,8 +95,6 @@ SECOND_NS: Final = 1_000_000_000
 _CLOCK_PAUSE_SECONDS: Final = 0.01  # the least time between two clock events
 
 _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
-# What gRPC writes before the reason.
-_GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 REFUSAL_SECONDS_MAX: Final = 1.0
 """Longest wait for an answer after a call whose status gRPC lost."""
@@ -338,7 +336,8 @@ class PublishClient:
                 if not await self._ready(channel):
                     raise TimeoutError
         except TimeoutError:
-            why = await _why_not(channel, self._connect_timeout_seconds() / 4)
+            seconds = min(self._connect_timeout_seconds() / 4, _WHY_SECONDS_MAX)
+            why = await _why_not(channel, address, self._options.tls, seconds)
             await self._drop_channel(connect.gateway)
             self._hear(Disconnected(f"cannot connect to {address}: {why}"))
             return
@@ -505,14 +504,13 @@ class PublishClient:
             await channel.close()
 
 
-async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
+async def _why_not(channel: grpc.aio.Channel, address: str, tls: ClientTls | None, seconds: float) -> str:
     """Make a call: only a failed one tells."""
     status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
     try:
-        await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))
+        await status(node_pb2.ServerStatusRequest(), timeout=seconds)
     except grpc.aio.AioRpcError as error:
-        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            return _GRPC_PROSE.sub("", error.details() or error.code().name)
+        return await asyncio.to_thread(why_failed_at, address, error, tls)
     return "no answer in time"
 
 

@@ -13,9 +13,12 @@ import grpc
 from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
-from sluice.gateway.commands.parameter_types import AddressType, NamedPath
-from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.commands.contexts import Chosen, Port
+from sluice.gateway.commands.node_options import node_options
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
+from sluice.gateway.transport.failures import why_failed_at
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import encode_block_file, write_whole
 from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
@@ -46,13 +49,6 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
 @click.command("block", short_help="Get one committed block of a node.")
 @click.argument("number", callback=_number, metavar="N|latest")
 @click.option(
-    "--gateway",
-    "address",
-    required=True,
-    type=AddressType(),
-    help="gRPC address of a node.",
-)
-@click.option(
     "--out",
     "path",
     type=NamedPath(path_type=Path, allow_dash=True),
@@ -66,10 +62,10 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     "missing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@tls_options
+@node_options(Port.GRPC, "--gateway")
 def command(
     number: int | None,
-    address: str,
+    nodes: Chosen,
     path: Path | None,
     layout: BlockLayout | None,
     as_json: bool,
@@ -77,14 +73,15 @@ def command(
 ) -> None:
     """Get one committed block of a node: what is in it, or the block itself.
 
-    The root hash is computed from the block; its proof is not checked.
+    Of several nodes, the first that has it gives it. The root hash is computed from the block; its proof is
+    not checked.
     """
     is_stdout = path is not None and str(path) == "-"
     if layout is not None and (path is None or is_stdout):
         raise click.UsageError("--layout needs --out DIR")
     if path is not None and layout is None and path.is_dir():
         raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
-    block = get_block(address, number, tls)
+    block = _get_from_any(nodes.addresses, number, tls)
     if path is not None and layout is not None:
         with BlockWriter(path, layout) as writer:
             writer.write(block)
@@ -102,6 +99,16 @@ def command(
     click.echo(f"size       {size_text(summary.size_bytes)}, {summary.items_count} items")
     for kind, count in summary.kinds.items():
         click.echo(f"           {count} {kind.replace('_', ' ')}")
+
+
+def _get_from_any(addresses: Sequence[str], number: int | None, tls: ClientTls | None) -> Block:
+    *others, last = addresses
+    for address in others:
+        try:
+            return get_block(address, number, tls)
+        except (SourceUnreachable, SourceRefused) as error:
+            click.echo(f"sluice: {one_line(str(error))}; asking the next node", err=True)
+    return get_block(last, number, tls)
 
 
 def get_block(
@@ -130,7 +137,7 @@ def get_block(
     except grpc.RpcError as error:
         trouble = str(error)
         if isinstance(error, grpc.Call):
-            trouble = f"{address}: {error.code().name}: {error.details()}"
+            trouble = f"{address}: {why_failed_at(address, error, tls)}"
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise SourceUnreachable(wanted, timeout_seconds, trouble) from error
         raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for

@@ -19,11 +19,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sluice.gateway.addresses import parse_addresses
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.commands.contexts import Chosen, Port
+from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
-from sluice.gateway.commands.tls_options import tls_options
-from sluice.gateway.errors import AddressError
 from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
@@ -40,13 +39,6 @@ _TABLE_ROWS = 12
 _TABLE_REFRESHES_PER_SECOND = 4
 
 
-def _addresses(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    try:
-        return tuple(str(address) for address in parse_addresses(text, port_min=1))
-    except AddressError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
 def _start(context: click.Context, parameter: click.Parameter, text: str) -> Start:
     if text == "first":
         return "first"
@@ -59,14 +51,6 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
 
 
 @click.command("subscribe", short_help="Follow a chain: every committed block once, in order.")
-@click.option(
-    "--gateway",
-    "addresses",
-    required=True,
-    callback=_addresses,
-    metavar="HOST:PORT[,HOST:PORT…]",
-    help="The nodes, the preferred one first; when one fails, the next continues at the same block.",
-)
 @click.option(
     "--from",
     "start",
@@ -110,9 +94,9 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     metavar="BYTES",
     help="The longest message to accept; an item of a block may be as long.",
 )
-@tls_options
+@node_options(Port.GRPC, "--gateway")
 def command(
-    addresses: tuple[str, ...],
+    nodes: Chosen,
     start: Start,
     end: int | None,
     folder: Path | None,
@@ -125,6 +109,8 @@ def command(
 ) -> None:
     """Follow a chain: every committed block once, in order, over reconnects and from node to node.
 
+    The first node is the preferred one; when one fails, the next continues at the same block.
+
     Ctrl-C ends it after the block in hand; the exit status is then 0, or 130 if blocks before --to are
     missing.
     """
@@ -132,7 +118,7 @@ def command(
         raise click.UsageError(f"--to {end} is before --from {start}")
     if folder is None and layout != "plain":
         raise click.UsageError("--layout needs --out DIR")
-    goes_on = "going on with the next node" if len(addresses) > 1 else "trying again"
+    goes_on = "going on with the next node" if len(nodes.addresses) > 1 else "trying again"
     on_terminal = sys.stdout.isatty() and not as_json
     view: _View = (
         _TableView(goes_on, end)
@@ -147,7 +133,7 @@ def command(
         view.show(received)
 
     follower = BlockFollower(
-        addresses,
+        nodes.addresses,
         start,
         end,
         tls=tls,

@@ -19,8 +19,9 @@ from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.blocks.root_hash import RootLayout
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from sluice.gateway.commands.archive_options import store_options_beside_tls
+from sluice.gateway.commands.contexts import Chosen
+from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.errors import AddressError, Fatal
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers.blocks.block_layouts import has_glob
@@ -48,7 +49,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
 
 @click.command("verify", short_help="Check block files, or the blocks that a node has.")
-@click.argument("sources", type=NamedPath(), nargs=-1, required=True, metavar="FILES…|DIR|GLOB|URL|HOST:PORT")
+@click.argument("sources", type=NamedPath(), nargs=-1, metavar="[FILES…|DIR|GLOB|URL|HOST:PORT]")
 @click.option(
     "--ledger-key",
     "key_texts",
@@ -114,9 +115,10 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @store_options_beside_tls
-@tls_options
+@node_options(instead="sources")
 def command(
     sources: tuple[str, ...],
+    nodes: Chosen,
     key_texts: tuple[str, ...],
     mode: VerificationMode,
     layout: str,
@@ -133,7 +135,7 @@ def command(
 ) -> None:
     """Check blocks in files, zips, tars and folders with all below them, or the blocks of a node: in its data
     folder (DIR, or the stream file in it; the node may be running), in its archive (URL, as of archive.url),
-    or over the network at HOST:PORT. In a glob, `**` is any number of folders.
+    or over the network at HOST:PORT or --node. In a glob, `**` is any number of folders.
 
     It checks each block's structure, root hash and proofs, and its links to the block before it. If a chain
     begins after block 0, or blocks are missing, it believes what it cannot check, and notes that.
@@ -143,6 +145,10 @@ def command(
     """
     if last is not None and last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
+    if not sources:
+        if not nodes.are_named:
+            raise click.UsageError("nothing to verify: name files, a folder, an archive, or a --node")
+        sources = nodes.addresses[:1]
     keys = TrustedKeys.parse(key_texts)
     numbers = NumberRange(first, None if last is None else last + 1)
     verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)

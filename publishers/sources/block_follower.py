@@ -25,10 +25,11 @@ from sluice.gateway.errors import SubscriptionError, TlsError
 from sluice.gateway.services.node_service import begins_with, held_of
 from sluice.gateway.services.subscription_client import BlockAssembler, status_name
 from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, refused_headers
+from sluice.gateway.transport.failures import why_failed, why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
 from sluice.publishers import limits
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
-from sluice.publishers.sources.block_gateways import channel_options, failure_of
+from sluice.publishers.sources.block_gateways import channel_options
 
 __all__ = ["BlockFollower", "Received", "Start"]
 
@@ -122,7 +123,10 @@ class BlockFollower:
             except aio.AioRpcError as error:
                 if refused_headers(step.address, error):
                     continue
-                reason = failure_of(error)
+                if self._is_subscribed:
+                    reason = why_failed(error)
+                else:
+                    reason = await asyncio.to_thread(why_failed_at, step.address, error, self._tls)
                 if why := why_too_long(reason, "--max-message-bytes here"):
                     # Another gateway would send the same item.
                     raise SourceRefused(self._what(), f"{step.address}: {why}") from error

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-from grpc import aio
 
 from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from sluice.gateway.blocks.block import Block
@@ -21,12 +20,13 @@ from sluice.gateway.errors import SubscriptionError
 from sluice.gateway.services.node_service import held_of
 from sluice.gateway.services.subscription_client import BlockAssembler, status_name
 from sluice.gateway.transport.channels import ClientTls, call_once, open_blocking_channel, refused_headers
+from sluice.gateway.transport.failures import why_failed, why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
 from sluice.publishers import limits
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from sluice.publishers.sources.failover import RETRY_SECONDS, first_answer, read_on
 
-__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options", "failure_of"]
+__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options"]
 
 SIZE_OPTION: Final = "max_message_bytes"
 """The option for the longest message, in Spark and, with dashes, in commands."""
@@ -55,13 +55,6 @@ def channel_options(message_bytes_max: int) -> _Options:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_receive_message_length", message_bytes_max),
     )
-
-
-def failure_of(error: grpc.RpcError) -> str:
-    """Return how a call failed, in words."""
-    if isinstance(error, grpc.Call | aio.AioRpcError):
-        return f"{error.code().name}: {error.details() or 'no details'}"
-    return str(error) or type(error).__name__
 
 
 def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Options = ()) -> HeldRange:
@@ -127,7 +120,7 @@ class BlockGateways:
         try:
             return ask_held(address, self._tls, self._answer_seconds, self._channel_options)
         except grpc.RpcError as error:
-            raise _Trouble(failure_of(error)) from error
+            raise _Trouble(why_failed_at(address, error, self._tls)) from error
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
         """Yield the blocks `first` to `last` in order, as they are committed.
@@ -160,7 +153,7 @@ class BlockGateways:
                             return
                 except grpc.RpcError as error:
                     refused_headers(address, error)  # the next call is relayed
-                    reason = failure_of(error)
+                    reason = why_failed(error)
                     if why := why_too_long(reason, f"{SIZE_OPTION} here"):
                         # Another gateway would send the same item.
                         number = assembler.next_number

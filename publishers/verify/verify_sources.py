@@ -31,6 +31,7 @@ from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, St
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.regular_files import open_regular
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from sluice.gateway.transport.failures import why_failed_at
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_places import (
     NO_BLOCKS,
@@ -42,7 +43,7 @@ from sluice.publishers.blocks.block_places import (
 from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url
-from sluice.publishers.sources.block_gateways import ask_held, failure_of
+from sluice.publishers.sources.block_gateways import ask_held
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import connect_to_stream
 from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
@@ -195,8 +196,9 @@ class NodeSource:
 
     def _unreachable(self, wanted: str, seconds: float, error: grpc.RpcError) -> SourceUnreachable:
         is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        why = why_failed_at(self._address, error, self._tls)
         waited = seconds if is_late else None  # most errors come at once
-        return SourceUnreachable(wanted, waited, f"{self._address}: {failure_of(error)}")
+        return SourceUnreachable(wanted, waited, f"{self._address}: {why}")
 
 
 # --- a node, over TCP ---------------------------------------------------------------------------------------

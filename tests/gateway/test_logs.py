@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from sluice.gateway.logs import (
     FIELD_CHARACTERS_MAX,
@@ -251,3 +255,28 @@ def test_a_flood_is_left_out_of_the_log_of_a_process(
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE + 2
     assert "came: and 180 more" in last[0]
     assert "client a:1: came: and 180 more" in last[1]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_go_above_a_progress_bar_and_not_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logging was set up before the bar came."""
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    set_up_logging()
+    log = logging.getLogger("sluice.gateway.x")
+    with Progress(console=Console(stderr=True, force_terminal=True, width=100)) as bar:
+        task = bar.add_task("verifying", total=3)
+        for number in range(3):
+            bar.advance(task)
+            bar.refresh()
+            log.warning("line", extra=fields(number=number))
+    log.warning("line", extra=fields(number=3))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    rows = [row.rpartition("\r")[2] for row in text.split("\n") if "sluice.gateway.x" in row]
+    pattern = r"20\S+ \S+ WARNING sluice\.gateway\.x  line  number=(\d)\s*"
+    found = [re.fullmatch(pattern, row) for row in rows]
+    assert [one and one[1] for one in found] == ["0", "1", "2", "3"]

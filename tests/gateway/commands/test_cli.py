@@ -193,6 +193,66 @@ def test_no_command_and_an_unknown_one(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["stauts"], "sluice: No such command 'stauts'. Did you mean 'status'? (see: sluice --help)"),
+        (
+            ["ds", "cleint"],
+            "sluice ds: No such command 'cleint'. Did you mean 'client'? (see: sluice ds --help)",
+        ),
+        (["xyzzy"], "sluice: No such command 'xyzzy' (see: sluice --help)"),
+        (["status", "--nod", "a"], "sluice status: No such option '--nod'. Did you mean '--node'?"),
+        (
+            ["subscribe", "--gatway", "a"],
+            "sluice subscribe: No such option '--gatway'. Did you mean '--gateway'?",
+        ),
+    ],
+)
+def test_what_was_mistyped_is_guessed(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_the_names_of_commands_are_completed_without_an_import(
+    install: Callable[[Bodies], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install({"alpha": lambda: None})
+    monkeypatch.setattr(cli, "_load", None)
+    found = cli.sluice.shell_complete(click.Context(cli.sluice), "")
+    assert [item.value for item in found] == ["alpha", "gone", "sparky"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("sluice sta", ["plain,status"]),
+        ("sluice status --no", ["plain,--node"]),
+        ("sluice serve --role s", ["plain,standby"]),
+        ("sluice status --context pro", ["plain,production"]),
+        ("sluice status --xyzzy", []),
+    ],
+)
+def test_a_shell_gets_completions(words: str, values: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sluice").mkdir()
+    (tmp_path / "sluice" / "contexts.toml").write_text('[production]\nnodes = ["a"]\n')
+    count = len(words.split()) - 1
+    environment = {
+        **os.environ,
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "_SLUICE_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(count),
+    }
+    code = "from sluice.gateway.commands.start import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == values, done.stderr
+
+
 def test_output_that_nobody_can_take_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -7,16 +7,18 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from sluice.gateway.commands.failover import command
-from sluice.gateway.errors import FailoverFailed
+from sluice.gateway.cluster.failover import NodeStatus
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.commands.failover import choose_pair, command
+from sluice.gateway.errors import FailoverFailed, Fatal
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--to", "b:2"], "Missing option '--from'"),
-        (["--from", "a:1"], "Missing option '--to'"),
-        (["--from", "a", "--to", "b:2"], "address: got 'a', expected host:port"),
+        (["--to", "b:2", "--force"], "--force needs --from and --to: a dead node does not say what it is"),
+        (["--from", "a:1", "--force"], "--force needs --from and --to"),
+        (["--from", "a:x", "--to", "b:2"], "address: got 'a:x', expected HOST or HOST:PORT"),
         (["--from", "a:1", "--to", "a:1"], "--from and --to are the same node"),
     ],
 )
@@ -24,6 +26,58 @@ def test_what_cannot_be_meant_is_refused(args: list[str], words: str) -> None:
     result = CliRunner().invoke(command, args)
     assert result.exit_code == 2
     assert words in result.output
+
+
+def state(phase: Phase, *problems: str) -> NodeStatus:
+    return NodeStatus(phase, 7, b"", "x:1", "x:1", problems=problems)
+
+
+A, B, C = state(Phase.ACTIVE), state(Phase.STANDBY), state(Phase.STANDBY, "it is behind")
+
+
+@pytest.mark.parametrize(
+    ("states", "source", "target", "pair"),
+    [
+        ({"a": A, "b": B}, None, None, ("a", "b")),
+        ({"b": B, "c": C, "a": A}, None, None, ("a", "b")),
+        ({"a": A, "b": B, "c": C}, None, "c", ("a", "c")),
+        ({"a": A, "b": A}, None, "b", ("a", "b")),
+        ({"a": A, "b": B, "d": B}, "a", "d", ("a", "d")),
+    ],
+)
+def test_the_nodes_of_a_failover_are_found(
+    states: dict[str, NodeStatus], source: str | None, target: str | None, pair: tuple[str, str]
+) -> None:
+    assert choose_pair(states, (), source, target) == pair
+
+
+@pytest.mark.parametrize(
+    ("states", "target", "words"),
+    [
+        ({"b": B}, "b", "got b is standby; x: gone, expected one active node, or --from"),
+        (
+            {"a": A, "b": A},
+            None,
+            "got a is active; b is active; x: gone, expected one active node, or --from",
+        ),
+        ({"a": A, "c": C}, None, "expected one standby that is ready, or --to"),
+        ({"a": A, "b": B, "d": B}, None, "expected one standby that is ready, or --to"),
+    ],
+)
+def test_a_choice_of_nodes_is_left_to_the_operator(
+    states: dict[str, NodeStatus], target: str | None, words: str
+) -> None:
+    with pytest.raises(Fatal) as caught:
+        choose_pair(states, ["x: gone"], None, target)
+    assert str(caught.value).startswith("failover: got ")
+    assert str(caught.value).endswith(words)
+
+
+def test_nobody_who_answers_is_one_line() -> None:
+    result = CliRunner().invoke(command, ["--node", "127.0.0.1:1"])
+    assert str(result.exception) == (
+        "failover: got 127.0.0.1:1: UNAVAILABLE: nobody listens there, expected one active node, or --from"
+    )
 
 
 def test_a_node_that_is_not_there_is_one_line() -> None:

@@ -13,12 +13,18 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from sluice.gateway.cluster.role_keeper import write_role
+from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.commands import cli
 from sluice.gateway.commands.serve import command
 from sluice.gateway.settings.table import SETTINGS, Setting, Settings
+from tests.certificates import Authority
+from tests.nodes import ledger_key, make_blocks
+from tests.publishers.node_thread import node_thread, store
 
 
 @pytest.fixture(autouse=True)
@@ -228,3 +234,117 @@ def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "200 200\n"
+
+
+# --- --check ------------------------------------------------------------------------------------------------
+
+
+def check(*words: object) -> tuple[int, list[str]]:
+    """Run `sluice serve --check`; return its status and lines."""
+    result = CliRunner().invoke(command, ["--check", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output.splitlines()
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
+def test_a_check_says_what_a_start_would_do_and_touches_nothing(tmp_path: Path, node: FakeNodeModule) -> None:
+    data_dir, pair = tmp_path / "data", Authority(tmp_path).issue("node")
+    store(data_dir, make_blocks(3))
+    write_role(data_dir, RoleRecord("standby", "b:40840"))
+    before = contents(tmp_path)
+    status, lines = check(
+        *("--data-dir", data_dir, "--ledger-key", ledger_key(), "--peer", "127.0.0.1:40850"),
+        *("--grpc", "0.0.0.0:40840", "--grpc-tls-certificate", pair.certificate, "--grpc-tls-key", pair.key),
+    )
+    assert (status, lines[-1]) == (0, "nothing is wrong")
+    plan = {line[:14].strip(): line[14:] for line in lines}
+    assert plan["publishers"].startswith(f"0.0.0.0:40840, TLS with {pair.certificate} to 20")
+    assert plan["data streamer"] == "127.0.0.1:6900, without TLS"
+    assert plan["data"].startswith(f"{data_dir}, with blocks to 2; ")
+    assert plan["role"] == "standby of b:40840 (role.json, which goes before the setting)"
+    assert plan["peers"] == "127.0.0.1:40850; 0 must have a block"
+    assert plan["ledger keys"] == ledger_key()
+    assert contents(tmp_path) == before
+    assert node.ran_with == []
+
+
+def test_a_check_of_a_folder_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    status, lines = check("--data-dir", tmp_path / "x" / "y")
+    assert (status, lines[-1]) == (0, "nothing is wrong")
+    assert f"data          {tmp_path / 'x' / 'y'}, which the start makes" in lines
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_works_beside_the_running_node(tmp_path: Path) -> None:
+    """It takes no lock."""
+    with node_thread(tmp_path) as running:
+        address = running.grpc_address
+        status, lines = check("--data-dir", tmp_path, "--ledger-key", ledger_key(), "--grpc", address)
+        assert (status, lines[-1]) == (0, "nothing is wrong")
+
+
+def test_a_check_says_every_fault_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of file, environment, flags, rules between settings, keys, certificates, the folder and peers."""
+    pair, data_dir = Authority(tmp_path).issue("node"), tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / "datastream.bin").write_bytes(b"no stream file" * 1000)
+    (data_dir / "role.json").write_text("{}")
+    config = tmp_path / "sluice.toml"
+    config.write_text("nonsense = 1\nrole = 'boss'\n[publish]\nmax_block_bytes = 'much'\n")
+    monkeypatch.setenv("SLUICE_BLOCK_TIME_SECONDS", "soon")
+    monkeypatch.setenv("SLUICE_COLOUR", "red")
+    status, lines = check(
+        *("--config", config, "--data-dir", data_dir, "--tcp", "nowhere", "--publish-block-timeout", "1"),
+        *("--ledger-key", "ed25519:zz", "--ledger-key", f"tss:{tmp_path / 'gone'}", "--ledger-key", "dsa:1"),
+        *("--grpc-tls-certificate", pair.certificate, "--grpc-tls-key", tmp_path / "gone.key"),
+        *("--control-tls-certificate", config, "--control-tls-key", pair.key),
+        *("--peer", "127.0.0.1:40850", "--commit-min-standbys", "2", "--http", "0.0.0.0:1"),
+    )
+    faults = [line.removeprefix("fault: ") for line in lines if line.startswith("fault: ")]
+    assert (status, lines[-1]) == (2, f"faults: {len(faults)}")
+    assert [fault.partition(": got ")[0] for fault in faults] == [
+        *("nonsense", "role", "publish.max_block_bytes", "block_time_seconds", "tcp.address"),
+        "publish.block_timeout_seconds",
+        *("grpc.tls_key", "control.tls_certificate", f"data_dir {data_dir}", f"{data_dir / 'role.json'}"),
+        *("ledger key 'ed25519:zz'", f"ledger key tss:{tmp_path / 'gone'}", "ledger key 'dsa:1'"),
+        "commit.min_standbys",
+    ]
+    assert "warning: the environment variable SLUICE_COLOUR is no setting" in lines
+
+
+def test_a_check_of_a_machine_that_is_not_ready_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    status, lines = check("--data-dir", tmp_path / "data")
+    assert status == 1
+    assert f"fault: data_dir {tmp_path / 'data'}: got a file, expected a folder" in lines
+
+
+# --- completion ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "begun", "words"),
+    [
+        ("role", "", ["active", "standby"]),
+        ("role", "s", ["standby"]),
+        ("grpc_reflection", "o", ["on", "off"]),
+        ("grpc_address", "", []),
+    ],
+)
+def test_values_of_settings_are_completed(setting: str, begun: str, words: list[str]) -> None:
+    (option,) = (param for param in command.params if param.name == setting)
+    context = click.Context(command)
+    assert [item.value for item in option.shell_complete(context, begun)] == words
+
+
+def test_paths_of_settings_are_completed_by_the_shell() -> None:
+    context = click.Context(command)
+    found = {
+        param.name: [item.type for item in param.shell_complete(context, "")]
+        for param in command.params
+        if param.name in ("data_dir", "grpc_tls_key")
+    }
+    assert found == {"data_dir": ["dir"], "grpc_tls_key": ["file"]}
