@@ -20,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sluice.gateway import __version__
+from sluice.gateway.commands.completion import COMPLETE_VARIABLE, command_of, stored_commands
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import one_line
 
@@ -60,7 +61,7 @@ class Commands(click.Group):
         return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what may come next without an import: a shell waits for it at each key."""
+        """Return what may come next without importing the commands."""
         names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -78,6 +79,8 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command; if that fails, return one that says what is missing."""
+        if COMPLETE_VARIABLE in os.environ and (table := stored_commands().get(cmd_name)) is not None:
+            return command_of(cmd_name, table)
         for point in _commands():
             if point.name == cmd_name:
                 return _load(point)

@@ -27,15 +27,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError, SettingError, TlsError
 from sluice.gateway.settings.sources import CONTEXT_ENVIRONMENT, NODES_ENVIRONMENT
 from sluice.gateway.settings.table import SETTINGS
-from sluice.gateway.transport.channels import ClientTls
 
-__all__ = ["Chosen", "Context", "Port", "choose", "context_names", "contexts_path", "node_address"]
+if TYPE_CHECKING:
+    from sluice.gateway.transport.channels import ClientTls
+
+__all__ = [
+    "Chosen",
+    "Context",
+    "Port",
+    "choose",
+    "context_names",
+    "contexts_path",
+    "known_nodes",
+    "node_address",
+]
 
 CONTEXTS_BYTES_MAX: Final = 1 << 20
 """Bytes of the file; a larger one is a wrong path."""
@@ -159,6 +170,19 @@ def context_names(environ: Mapping[str, str]) -> list[str]:
         return []
 
 
+def known_nodes(environ: Mapping[str, str]) -> list[str]:
+    """Return the nodes that contexts and the environment name, as written, for the completion."""
+    written = {one.strip() for one in environ.get(NODES_ENVIRONMENT, "").split(",")}
+    try:
+        tables = [one for one in _tables(contexts_path(environ)).values() if isinstance(one, dict)]
+    except SettingError:
+        tables = []
+    for table in tables:
+        listed = table.get(Port.GRPC.value)
+        written.update(one for one in listed or () if isinstance(one, str))
+    return sorted(written - {""})
+
+
 def _read_context(path: Path, name: str) -> Context:
     tables = _tables(path)
     where = f"file {path}"
@@ -199,6 +223,8 @@ def _read_context(path: Path, name: str) -> Context:
 
 
 def _tls_of(table: Mapping[str, Any], path: Path, name: str) -> ClientTls | None:
+    from sluice.gateway.transport.channels import ClientTls  # takes half a second, which a completion has not
+
     where = f"file {path}"
     for key in _TLS_KEYS:
         if not isinstance(table.get(key, ""), str):

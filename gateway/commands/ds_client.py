@@ -33,6 +33,7 @@ from sluice.gateway.commands.contexts import Chosen, Port
 from sluice.gateway.commands.ds_entries import EntryReader
 from sluice.gateway.commands.ds_options import log_option, run_until_stopped
 from sluice.gateway.commands.node_options import node_options
+from sluice.gateway.commands.parameter_types import offers
 from sluice.gateway.transport.channels import ClientTls, connecting_context
 from sluice.gateway.transport.failures import Speaks, trouble_at
 
@@ -118,6 +119,7 @@ def bookmarks_of(kind: str, number: int) -> list[bytes]:
     "--from",
     "start",
     type=_From(),
+    shell_complete=offers("latest"),
     default="latest",
     show_default=True,
     help="First entry to stream; latest is the next one to be added.",

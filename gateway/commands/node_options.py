@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from sluice.gateway.commands.contexts import Port, choose, context_names, node_address
+from sluice.gateway.commands.contexts import Port, choose, node_address
 from sluice.gateway.commands.tls_options import client_tls_options, tls_options
 from sluice.gateway.errors import AddressError
 from sluice.gateway.settings.sources import CONTEXT_ENVIRONMENT, NODES_ENVIRONMENT
@@ -45,12 +44,6 @@ class _NodesType(NodeType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the addresses with commas between them: click keeps what a type returns as one value."""
         return ",".join(super(_NodesType, self).convert(one, param, ctx) for one in value.split(","))
-
-
-def _complete_context(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in context_names(os.environ) if name.startswith(incomplete)]
 
 
 def node_options(
@@ -91,7 +84,6 @@ def node_options(
             "--context",
             "context_name",
             metavar="NAME",
-            shell_complete=_complete_context,
             help="Nodes and TLS files of this name in ~/.config/sluice/contexts.toml; "
             f"{CONTEXT_ENVIRONMENT} has the same effect.",
         )(add_tls(with_nodes))

@@ -8,21 +8,34 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError
 from sluice.gateway.settings.kinds import NotThisKind, Size
 
-__all__ = ["AddressType", "FiniteRange", "NamedPath", "SizeType"]
+__all__ = ["AddressType", "FiniteRange", "NamedPath", "SizeType", "offers"]
 
 SIZE_MAX: Final = 2**64 - 1
 """As the formats can say it."""
 _NEVER_A_PATH: Final = (errno.ENAMETOOLONG, errno.EACCES)
 """Errors for which `Path.exists` raises."""
+
+
+def offers(
+    *words: str,
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return the completion of a value that may be one of some words, or something else."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+    return complete
 
 
 class AddressType(click.ParamType):  # type: ignore[type-arg]

@@ -15,7 +15,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
 from sluice.gateway.commands.contexts import Chosen, Port
 from sluice.gateway.commands.node_options import node_options
-from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.parameter_types import NamedPath, offers
 from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 from sluice.gateway.transport.failures import why_failed_at
@@ -47,7 +47,7 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
 
 
 @click.command("block", short_help="Get one committed block of a node.")
-@click.argument("number", callback=_number, metavar="N|latest")
+@click.argument("number", callback=_number, metavar="N|latest", shell_complete=offers("latest"))
 @click.option(
     "--out",
     "path",

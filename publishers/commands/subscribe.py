@@ -22,7 +22,7 @@ from rich.text import Text
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.commands.contexts import Chosen, Port
 from sluice.gateway.commands.node_options import node_options
-from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, offers
 from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
@@ -58,6 +58,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     show_default=True,
     callback=_start,
     metavar="N|first|new",
+    shell_complete=offers("first", "new"),
     help="The first block: a number, the first one that the node has, or the first new one.",
 )
 @click.option(

@@ -225,34 +225,6 @@ def test_the_names_of_commands_are_completed_without_an_import(
     assert [item.value for item in found] == ["alpha", "gone", "sparky"]
 
 
-@pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ("sluice sta", ["plain,status"]),
-        ("sluice status --no", ["plain,--node"]),
-        ("sluice serve --role s", ["plain,standby"]),
-        ("sluice status --context pro", ["plain,production"]),
-        ("sluice status --xyzzy", []),
-    ],
-)
-def test_a_shell_gets_completions(words: str, values: list[str], tmp_path: Path) -> None:
-    (tmp_path / "sluice").mkdir()
-    (tmp_path / "sluice" / "contexts.toml").write_text('[production]\nnodes = ["a"]\n')
-    count = len(words.split()) - 1
-    environment = {
-        **os.environ,
-        "XDG_CONFIG_HOME": str(tmp_path),
-        "_SLUICE_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(count),
-    }
-    code = "from sluice.gateway.commands.start import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == values, done.stderr
-
-
 def test_output_that_nobody_can_take_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

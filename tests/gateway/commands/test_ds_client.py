@@ -129,7 +129,7 @@ def test_what_is_not_there(
             ["--bookmarktype", "9" * 5000],
             f"Invalid value for '--bookmarktype': '{'9' * 5000}' is not l2block,",
         ),
-        (["--server", "x"], "Invalid value for '--server': "),
+        (["--server", "x:y"], "Invalid value for '--node' / '--server': address: got 'x:y', expected"),
     ],
 )
 def test_bad_usage(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,9 +92,9 @@ def test_a_node_that_is_away(node: Node) -> None:
 
 
 def test_an_address_that_is_none() -> None:
-    result = run("nowhere")
+    result = run("no:where")
     assert result.exit_code == 2
-    assert "address: got 'nowhere', expected host:port" in " ".join(result.output.split())
+    assert "address: got 'no:where', expected HOST or HOST:PORT" in " ".join(result.output.split())
 
 
 def test_watching_prints_again_and_again_until_it_is_interrupted(node: Node, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_layouts_of_other_software(node: Node, tmp_path: Path, layout: str, name
         (["--patience", "nan"], "'--patience': got nan, expected a number"),
         (["--layout", "recent"], "--layout needs --out DIR"),
         (["--layout", "recent", "--format", "blk.zst"], "got blk.zst, expected blk.zstd or blk with layout"),
-        (["--gateway", "nowhere"], "address: got 'nowhere', expected host:port"),
+        (["--gateway", "no:where"], "address: got 'no:where', expected HOST or HOST:PORT"),
     ],
 )
 def test_what_makes_no_sense(node: Node, arguments: list[str], words: str) -> None:
