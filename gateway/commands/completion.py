@@ -105,7 +105,10 @@ def _complete(
 
 
 if __name__ == "__main__":
-    from sluice.gateway.commands.cli import sluice
+    from importlib import import_module
 
-    lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in table_of(sluice)["commands"].items()]
+    tables = table_of(import_module("sluice.gateway.commands.cli").sluice)[
+        "commands"
+    ]  # which imports this one
+    lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in tables.items()]
     sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")

@@ -144,8 +144,8 @@ def test_a_file_that_is_not_text(environ: Environ, write: Callable[[str], Path])
 
 
 def test_without_a_folder_of_its_own_the_file_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/alice")
-    assert str(contexts_path({})) == "/home/alice/.config/sluice/contexts.toml"
+    monkeypatch.setenv("HOME", "/var/alice")
+    assert str(contexts_path({})) == "/var/alice/.config/sluice/contexts.toml"
     assert contexts_path({"XDG_CONFIG_HOME": "relative"}) == contexts_path({})
 
 
