@@ -129,14 +129,18 @@ class ClusterView:
     def __post_init__(self) -> None:
         self._peers = {address: _Peer(address) for address in self.addresses}
 
-    def heard(self, address: str, said: Statement, now: float) -> None:
-        """Note the answer of a peer."""
+    def heard(self, address: str, said: Statement, now: float, asked_at: float) -> None:
+        """Note the answer of a peer, and when it was asked.
+
+        What it relays counts from the question on. By the answer's time it would become younger on the way,
+        and two nodes that hear of a dead one from each other would keep it alive.
+        """
         peer = self._peers[address]
         peer.said, peer.heard_at, peer.failure = said, now, None
         if said.role in _IN_CHARGE or not said.role:
             self._know_active(now)
         elif said.active_seconds_ago is not None:
-            self._know_active(now - said.active_seconds_ago)
+            self._know_active(asked_at - said.active_seconds_ago)
         elif not said.is_telling:
             self._know_active(now)  # a standby of an earlier version cannot say whom it follows
 

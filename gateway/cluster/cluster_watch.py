@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -64,8 +65,10 @@ class ClusterWatch:
         self._metrics = metrics
         self._tls = tls
         self._pause_seconds = limits.peer_poll_seconds
-        self._now = 0.0
-        self._view = ClusterView(self._addresses, self._now)
+        self._ticked = 0.0
+        """The clock's time at the last tick, and of `time.monotonic` then."""
+        self._ticked_at = time.monotonic()
+        self._view = ClusterView(self._addresses, self._ticked)
 
     def hears(self) -> frozenset[str] | None:
         """Return the instances of the peers that answer; None without peers."""
@@ -73,7 +76,10 @@ class ClusterWatch:
 
     def active_seconds_ago(self, phase: Phase) -> float | None:
         """Return how long ago an active node was known to this one, which is in that phase; None: never."""
-        return self._view.active_seconds_ago(phase.value, self._now)
+        return self._view.active_seconds_ago(phase.value, self._now())
+
+    def _now(self) -> float:
+        return self._ticked + min(time.monotonic() - self._ticked_at, 2 * self._pause_seconds)
 
     async def watch(self, own: Callable[[], Statement]) -> None:
         """Ask the peers and judge, until cancelled.
@@ -86,12 +92,10 @@ class ClusterWatch:
         async with asyncio.TaskGroup() as tasks:
             for address in self._addresses:
                 tasks.create_task(self._ask(address))
-            loop = asyncio.get_running_loop()
             while True:
-                self._show(self._view.judge(own(), self._now))
-                before = loop.time()
+                self._show(self._view.judge(own(), self._now()))
                 await asyncio.sleep(self._pause_seconds)
-                self._now += min(loop.time() - before, 2 * self._pause_seconds)
+                self._ticked, self._ticked_at = self._now(), time.monotonic()
 
     async def _ask(self, address: str) -> None:
         """Ask one peer for ever: a silent one delays no other."""
@@ -116,8 +120,9 @@ class ClusterWatch:
         async with open_channel(address, self._tls, _OPTIONS) as channel:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
             while True:
+                asked_at = self._now()
                 answer = await ask_node(stub, ASK_SECONDS_MAX)
-                self._view.heard(address, Statement.of(answer), self._now)
+                self._view.heard(address, Statement.of(answer), self._now(), asked_at)
                 await asyncio.sleep(self._pause_seconds)
 
     def _show(self, faults: dict[ClusterFault, str]) -> None:

@@ -21,12 +21,11 @@ from sluice.gateway.cluster.roles import Phase
 from sluice.gateway.errors import AddressError, NodeCallFailed
 from sluice.gateway.limits import CONTROL_CALL_SECONDS
 from sluice.gateway.transport.channels import ClientTls, open_channel
-from sluice.gateway.transport.failures import why_failed_at
+from sluice.gateway.transport.failures import is_somebody_there, why_failed_at
 
 __all__ = ["ControlClient"]
 
-# gRPC reports UNAVAILABLE for these as for a dead node; only the words differ. A server that closes the
-# connection at once, as a TLS server does to a client without TLS, looks like the proxy of a dead node.
+# gRPC reports UNAVAILABLE for these as for a dead node; only the words differ.
 _SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed parsing HTTP/2")
 
 
@@ -91,7 +90,7 @@ class ControlClient:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 reason = "something else answers there, expected the control address of a node"
             refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
-            unanswered = _is_unanswered(error)
+            unanswered = _is_unanswered(error) and not is_somebody_there(reason)
             raise NodeCallFailed(
                 self.address, reason, is_refused=refused, is_unanswered=unanswered
             ) from error

@@ -41,7 +41,7 @@ __all__ = ["choose_pair", "command"]
     help="Activate the standby because the active node is dead. Blocks that only the dead node has are "
     "missing until their publishers send them again.",
 )
-@node_options(Port.CONTROL)
+@node_options(Port.CONTROL, instead=["source", "target"])
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     source: str | None,

@@ -38,7 +38,7 @@ def command() -> None:
 @command.command("show", short_help="Print the ledger id of a network, and its nodes.")
 @click.argument("source", required=False, type=NamedPath(), metavar="[FILE|DIR|HOST:PORT]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@node_options(instead="source")
+@node_options(instead=["source"])
 def show(source: str | None, nodes: Chosen, as_json: bool, tls: ClientTls | None) -> None:
     """Print a network's ledger id, its nodes, their weights and the fingerprints of their keys.
 

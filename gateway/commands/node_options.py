@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -47,7 +47,7 @@ class _NodesType(NodeType):
 
 
 def node_options(
-    port: Port = Port.GRPC, *former_names: str, as_arguments: bool = False, instead: str | None = None
+    port: Port = Port.GRPC, *former_names: str, as_arguments: bool = False, instead: Sequence[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add --node, --context and the options of TLS; the function gets `nodes`, a `Chosen`, and `tls`.
 
@@ -55,7 +55,7 @@ def node_options(
         port: what the command asks nodes for.
         former_names: other spellings of --node.
         as_arguments: the command also takes nodes as arguments.
-        instead: an argument of the command with which it asks no node that the environment names.
+        instead: arguments of the command: with all of them, it asks no node that the environment names.
     """
     add_tls = client_tls_options if port is Port.TCP else tls_options
 
@@ -71,7 +71,7 @@ def node_options(
         ) -> Any:
             given = [one for several in (*given_nodes, *node_arguments) for one in several.split(",")]
             environ: Mapping[str, str] = os.environ
-            if instead is not None and others[instead]:
+            if instead and all(others[name] for name in instead):
                 environ = {
                     name: value
                     for name, value in os.environ.items()

@@ -32,7 +32,7 @@ from sluice.gateway.errors import AddressError, TlsError
 from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import ClientTls
 
-__all__ = ["Speaks", "trouble_at", "why_failed", "why_failed_at"]
+__all__ = ["Speaks", "is_somebody_there", "trouble_at", "why_failed", "why_failed_at"]
 
 PROBE_SECONDS: Final = 1.0
 """The time that a probe waits for each answer; a node answers in milliseconds."""
@@ -49,6 +49,8 @@ _NO_ANSWER: Final = "no answer: the machine is off, or a firewall drops what is 
 _EXPECTS_TLS: Final = "the server expects TLS, and none was offered"
 _NO_TLS: Final = "TLS was offered, and the server has none there"
 _WANTS_CERTIFICATE: Final = "the server wants a client certificate, and none was shown"
+_REFUSES_CERTIFICATE: Final = "the server does not accept the client certificate"
+_UNTRUSTED: Final = "the server's certificate is not accepted"
 
 _KNOWN: Final = (
     (re.compile(r"Connection refused"), _NOBODY),
@@ -142,6 +144,12 @@ def trouble_at(address: str, tls: ClientTls | None, expected: Speaks = Speaks.GR
         return error.strerror
 
 
+def is_somebody_there(reason: str) -> bool:
+    """Return whether a failure's words tell of a server that speaks, and not of a dead node."""
+    words = (_EXPECTS_TLS, _NO_TLS, _WANTS_CERTIFICATE, _REFUSES_CERTIFICATE, _UNTRUSTED, *_WHERE.values())
+    return any(one in reason for one in words)
+
+
 def _status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode | None, str]:
     if isinstance(error, grpc.Call | aio.AioRpcError):
         return error.code(), error.details() or ""
@@ -188,7 +196,7 @@ def _trouble_of_tls(where: tuple[str, int], tls: ClientTls, expected: Speaks) ->
     try:
         said = _handshake(where, tls.context(is_http2=expected is Speaks.GRPC), tls.server_name)
     except ssl.SSLCertVerificationError as error:
-        return f"the server's certificate is not accepted: {error.verify_message}"
+        return f"{_UNTRUSTED}: {error.verify_message}"
     except ssl.SSLError as error:
         reason = (error.reason or "").replace("_", " ").lower()
         if "ALERT" not in (error.reason or ""):
@@ -196,7 +204,7 @@ def _trouble_of_tls(where: tuple[str, int], tls: ClientTls, expected: Speaks) ->
             return None if found in (Speaks.TLS, None) else _without_tls(found, expected)
         if tls.certificate_file is None:
             return f"{_WANTS_CERTIFICATE} ({reason})"
-        return f"the server does not accept the client certificate ({reason})"
+        return f"{_REFUSES_CERTIFICATE} ({reason})"
     except ConnectionError:
         found = _protocol(where)
         return None if found in (Speaks.TLS, None) else _without_tls(found, expected)

@@ -115,7 +115,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @store_options_beside_tls
-@node_options(instead="sources")
+@node_options(instead=["sources"])
 def command(
     sources: tuple[str, ...],
     nodes: Chosen,

@@ -80,12 +80,13 @@ class World:
         )
 
     def second(self) -> None:
-        """Let every running node ask its peers, and judge."""
+        """Let every running node ask its peers, which takes all of the second, and judge."""
+        asked_at, statements = self.now, {name: self.statement(name) for name in self.hosts}
         self.now += 1
         for name, host in self.hosts.items():
             for peer in host.peers if host.is_up else "":
                 if self.hosts[peer].is_up and "".join(sorted(name + peer)) not in self.cuts:
-                    host.view.heard(peer, self.statement(peer), self.now)
+                    host.view.heard(peer, statements[peer], self.now, asked_at)
                 else:
                     host.view.failed(peer, "gone")
             if host.is_up and host.role and not host.is_old:

@@ -74,7 +74,9 @@ async def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> No
     assert not caught.value.is_unanswered
 
 
-@pytest.mark.parametrize("answers", ["another authority", "another name", "no TLS", "HTTP/1"])
+@pytest.mark.parametrize(
+    "answers", ["another authority", "another name", "no TLS", "HTTP/1", "TLS", "mutual TLS"]
+)
 async def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path, answers: str) -> None:
     """gRPC reports UNAVAILABLE, as for a dead node."""
     authority = Authority(tmp_path)
@@ -89,6 +91,11 @@ async def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path
         tls = Authority(tmp_path, "another").client()
     elif answers == "another name":
         tls = ClientTls(str(authority.path), server_name="elsewhere.example")
+
+    elif answers == "TLS":
+        tls = None
+    elif answers == "mutual TLS":
+        settings["control_tls_client_ca"] = authority.path
 
     async with running_node(tmp_path / "data", **settings) as node:
         address, used = (node.http_address, None) if answers == "HTTP/1" else (node.control_address, tls)

@@ -169,7 +169,7 @@ def test_a_wrong_variable_is_named(environ: dict[str, str]) -> None:
 
 @click.command()
 @click.argument("source", required=False)
-@node_options(Port.GRPC, "--gateway", instead="source")
+@node_options(Port.GRPC, "--gateway", instead=["source"])
 def ask(source: str | None, nodes: Chosen, tls: ClientTls | None) -> None:
     ca = None if tls is None else Path(tls.ca_file or "").name
     click.echo(f"{source} {' '.join(nodes.addresses)} {ca}")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sluice.gateway.cluster.failover import NodeStatus
 from sluice.gateway.cluster.roles import Phase
 from sluice.gateway.commands.failover import choose_pair, command
-from sluice.gateway.errors import FailoverFailed, Fatal
+from sluice.gateway.errors import FailoverFailed, Fatal, SettingError
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,15 @@ def test_a_node_that_is_not_there_is_one_line() -> None:
     assert str(result.exception).startswith("failover: 127.0.0.1:1: UNAVAILABLE: ")
     assert str(result.exception).endswith("; nothing has changed; if that node is dead: --force")
     assert result.output == ""
+
+
+def test_nodes_of_the_environment_are_none_of_a_failover_that_names_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLUICE_NODES", "a:41840")  # of which no control address is known
+    result = CliRunner().invoke(command, ["--from", "127.0.0.1:1", "--to", "127.0.0.1:2"])
+    assert isinstance(result.exception, FailoverFailed)
+    assert isinstance(CliRunner().invoke(command, ["--from", "127.0.0.1:1"]).exception, SettingError)
 
 
 def test_as_json_the_failure_is_in_the_object() -> None:
