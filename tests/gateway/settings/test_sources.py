@@ -556,3 +556,7 @@ def test_each_number_takes_its_bounds(setting: Setting) -> None:
     if least or not isinstance(kind, Seconds) or kind.none_allowed:
         assert kind.read(str(least)) == least
     assert kind.read(f"{kind.most:.0f}" if isinstance(kind, Seconds) else str(kind.most)) == kind.most
+
+
+def test_variables_of_other_commands_are_no_mistake() -> None:
+    assert resolve({}, {"SLUICE_NODES": "a", "SLUICE_CONTEXT": "b"}).unknown_environment == ()
