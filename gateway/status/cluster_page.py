@@ -30,7 +30,8 @@ from sluice.gateway.errors import AddressError, GatewayError
 from sluice.gateway.status.node_report import NodeReport
 from sluice.gateway.status.status_page import document
 from sluice.gateway.store.block_store import BlockStore
-from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused, why_failed
+from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
+from sluice.gateway.transport.failures import why_failed
 
 __all__ = ["ClusterView", "NodeLine", "page_of", "render_cluster"]
 

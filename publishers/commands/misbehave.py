@@ -12,11 +12,11 @@ import grpc
 from sluice.gateway.commands.parameter_types import AddressType, FiniteRange
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.failures import why_failed_at
 from sluice.publishers.blocks.block_places import NO_BLOCKS, BlockFileReader, LocalStore, find_blocks
 from sluice.publishers.client.client import check_publisher_id
 from sluice.publishers.demo.misbehaving import Misbehaviour, Outcome, misbehave
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
-from sluice.publishers.sources.block_gateways import failure_of
 
 __all__ = ["command"]
 
@@ -111,7 +111,9 @@ def command(
                 )
             )
         except grpc.RpcError as error:
-            raise SourceUnreachable("an answer", None, f"{gateway}: {failure_of(error)}") from error
+            raise SourceUnreachable(
+                "an answer", None, f"{gateway}: {why_failed_at(gateway, error, tls)}"
+            ) from error
     if as_json:
         click.echo(json.dumps(_json_of(kind, outcome)))
     elif not outcome.is_expected:

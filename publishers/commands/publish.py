@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,13 +19,13 @@ from typing import Any, Final, Self
 import click
 from rich.console import Console
 
-from sluice.gateway.addresses import parse_address
 from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, SizeType
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.logs import one_line
 from sluice.gateway.settings.kinds import size_text
 from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.failures import trouble_at
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from sluice.publishers.errors import OptionError
@@ -54,8 +53,6 @@ GROUP_BY_DEFAULT: Final = "batch"
 ENGINES: Final = ("auto", "local", "spark")
 SPARK_ABOVE_BYTES_DEFAULT: Final = 1 << 30
 """One process reads, checks and sends this much in the time that Spark needs to start, several times over."""
-CONNECT_SECONDS: Final = 1.0
-"""Longest wait for each gateway to be connected to before the publishers start."""
 _ONE_TASK: Final = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.minBatchesToRetain": "10"}
 """For a query in which one task makes the chain: other partitions would be empty, and each batch that Spark
 keeps has the entries of a whole block."""
@@ -506,25 +503,22 @@ def _engine_of(request: _Request) -> str:
     return "spark" if is_large and find_spec("pyspark") is not None else "local"
 
 
-def _say_if_none_listens(gateways: Sequence[str], display: Display) -> None:
+def _say_if_none_takes_blocks(request: _Request, display: Display) -> None:
     """Say that no gateway can be connected to; the publishers then try for as long as they are told to.
 
     By plain sockets: PySpark forks, which a gRPC that runs already does not always survive.
     """
     troubles = []
-    for address, _ in gateways_of({"gateways": ",".join(gateways)}):
-        parsed = parse_address(address)
-        try:
-            socket.create_connection((parsed.host, parsed.port), CONNECT_SECONDS).close()
-        except OSError as error:
-            troubles.append(f"{address}: {error.strerror or error}")
-        else:
+    for address, _ in gateways_of({"gateways": ",".join(request.gateways)}):
+        trouble = trouble_at(address, request.tls)
+        if trouble is None:
             return
-    display.say(f"no gateway answers ({'; '.join(troubles)}); trying on")
+        troubles.append(f"{address}: {trouble}")
+    display.say(f"no gateway takes blocks ({'; '.join(troubles)}); trying on")
 
 
 def _run_locally(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
-    _say_if_none_listens(request.gateways, display)
+    _say_if_none_takes_blocks(request, display)
     with interrupts.graceful() as stop:
         return publish_locally(
             request.source,
@@ -548,7 +542,7 @@ def _run_spark(request: _Request, interrupts: Interrupts, display: Display) -> J
             group_by = request.source.options.get("group_by") if request.source.is_network else None
             checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first, group_by))
         if is_local(request.master):
-            _say_if_none_listens(request.gateways, display)
+            _say_if_none_takes_blocks(request, display)
         display.starting("Starting Spark")
         slots = request.publisher_count * request.shards
         settings = request.settings

@@ -364,7 +364,7 @@ def refused(chain: Path, *words: object, **environment: str) -> str:
     status, out, err = ran("--source", chain, "--gateway", "127.0.0.1:1", *words, environment=environment)
     assert (status, out) == (1, "")
     said, line = err.splitlines()
-    assert said == "sluice: no gateway answers (127.0.0.1:1: Connection refused); trying on"
+    assert said == "sluice: no gateway takes blocks (127.0.0.1:1: nobody listens there); trying on"
     return line
 
 

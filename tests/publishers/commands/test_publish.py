@@ -87,7 +87,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(module, "leave_signals_to_python", lambda session: None)
     monkeypatch.setattr(module, "publish", publish)
     monkeypatch.setattr(module, "publish_locally", publish)
-    monkeypatch.setattr(module, "_say_if_none_listens", lambda *_: None)  # nobody does
+    monkeypatch.setattr(module, "_say_if_none_takes_blocks", lambda *_: None)  # nobody does
     return made
 
 
@@ -299,7 +299,7 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = run("--source", str(chain), "--gateway", "127.0.0.1:1", "--engine", "spark")
     assert isinstance(result.exception, SparkUnavailable)
-    assert "sluice: no gateway answers (127.0.0.1:1: Connection refused); trying on\n" in result.stderr
+    assert "sluice: no gateway takes blocks (127.0.0.1:1: nobody listens there); trying on\n" in result.stderr
 
 
 @pytest.mark.parametrize(
