@@ -11,16 +11,19 @@ Invariants
   - Lines that others cause (`caused_by`, or `extra={"caused_by": …}`) are limited per minute, by message and
     by cause. One line at the end of the minute counts the suppressed ones.
   - Times are UTC.
+  - In the JSON form, what Python writes by itself, warnings and tracebacks, is a line of the log, too.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +41,10 @@ __all__ = [
     "fields",
     "fields_as_text",
     "fields_of",
+    "is_json",
+    "log_as_the_node",
+    "log_form_for_child",
+    "log_what_python_says",
     "one_line",
     "set_up_logging",
     "tell_left_out",
@@ -53,6 +60,9 @@ LINES_PER_CAUSE: Final = 20
 LINES_PER_MESSAGE: Final = 100
 """The same for all causes together, so that many addresses write no more."""
 
+_process_log = logging.getLogger("sluice")
+
+_FORM_VARIABLE = "SLUICE_LOG_FORMAT"
 _FIELDS = "sluice_fields"
 _CAUSED_BY = "caused_by"
 _RESERVED = frozenset({"time", "level", "logger", "message", "error"})
@@ -92,9 +102,9 @@ def set_up_logging(
         form: `text` (in colour on a terminal) or `json`.
         stream: None: standard error.
     """
-    handler = _StandardError() if stream is None else logging.StreamHandler(stream)
-    colour = handler.stream.isatty()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=colour))
+    plain = _StandardError() if stream is None else logging.StreamHandler(stream)
+    handler = _JsonHandler(stream or sys.stderr) if form == "json" else plain
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(colour=handler.stream.isatty()))
     handler.setLevel(_number(level))
     handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
@@ -114,6 +124,42 @@ class _StandardError(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+
+def is_json() -> bool:
+    """Return whether the log of this process has the JSON form."""
+    return any(isinstance(handler, _JsonHandler) for handler in logging.getLogger().handlers)
+
+
+def log_what_python_says() -> None:
+    """Log warnings and uncaught errors, which Python writes to standard error as text of several lines."""
+
+    def uncaught(where: str, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, SystemExit):
+            _process_log.critical("uncaught error", exc_info=error, extra=fields(where=where))
+
+    def warn(message: Warning | str, category: type[Warning], file: str, line: int, *_: object) -> None:
+        extra = fields(category=category.__name__, where=f"{file}:{line}")
+        _process_log.warning("%s", message, extra=extra)
+
+    warnings.showwarning = warn
+    sys.excepthook = lambda _, error, __: uncaught("main thread", error)
+    threading.excepthook = lambda args: uncaught(
+        args.thread.name if args.thread else "thread", args.exc_value
+    )
+    sys.unraisablehook = lambda args: uncaught(args.err_msg or repr(args.object), args.exc_value)
+
+
+def log_form_for_child() -> dict[str, str]:
+    """Return the variables by which a child process logs as this one does."""
+    return {_FORM_VARIABLE: "json" if is_json() else "text"}
+
+
+def log_as_the_node(environ: Mapping[str, str]) -> None:
+    """Log in a child process as its node does."""
+    if environ.get(_FORM_VARIABLE) == "json":
+        set_up_logging(form="json")
+        log_what_python_says()
 
 
 def _number(level: str) -> int:
@@ -226,6 +272,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)  # in ASCII
 
 
+class _JsonHandler(logging.StreamHandler[TextIO]):
+    """Writes an error in a log call as a line, too, where it can write at all."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            where = (record.name, logging.ERROR, record.pathname, record.lineno)
+            text = f"log line that cannot be written: {record.msg!r}"
+            self.handle(logging.LogRecord(*where, text, (), (type(error), error, error.__traceback__)))
+
+
 def fields_as_text(values: Mapping[str, FieldValue]) -> str:
     """Return fields as `key=value …`, one line."""
     return " ".join(f"{key}={_text(value)}" for key, value in values.items())
@@ -242,6 +299,8 @@ def _cut(text: str) -> str:
 
 
 def _json(value: FieldValue) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
     if isinstance(value, bool | int | float) or value is None:
         return value
     return _cut(value.hex() if isinstance(value, bytes) else str(value))

@@ -6,8 +6,10 @@ several nodes can live in one process (tests).
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import (
@@ -20,6 +22,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from sluice.gateway import __version__
 from sluice.gateway.identity import is_vouched_for
 
 __all__ = ["OTHER_PUBLISHERS", "Metrics"]
@@ -196,6 +199,10 @@ class Metrics:
         "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
     )
 
+    # Free is what an ordinary user may take.
+    disk_free_bytes = _gauge("sluice_disk_free_bytes", "Free bytes of the file system of data_dir.")
+    disk_size_bytes = _gauge("sluice_disk_size_bytes", "Size of the file system of data_dir.")
+
     # The archive, by its address.
     archived_pages = _gauge("sluice_archived_pages", "Data pages in the archive.", "archive")
     archive_behind_pages = _gauge(
@@ -229,6 +236,8 @@ class Metrics:
         self.last_block.set(-1)
         mode = Info("sluice_verification_mode", "What is checked of a block.", registry=self.registry)
         mode.info({"mode": verification_mode})
+        build = Info("sluice_build", "The program that runs.", registry=self.registry)
+        build.info({"version": __version__, "python": platform.python_version(), "grpcio": version("grpcio")})
 
     def show_role(self, role: str) -> None:
         """Set the gauge of this role to 1 and of earlier roles to 0."""

@@ -32,6 +32,7 @@ from sluice.gateway.archive.segment import (
     index_size,
     read_index,
 )
+from sluice.gateway.logs import log_as_the_node, log_form_for_child
 
 __all__ = ["Abandoned", "BuildProcess", "main"]
 
@@ -119,7 +120,9 @@ class BuildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+                | log_form_for_child(),
                 start_new_session=True,  # Ctrl-C is for the node, which ends this one
             )
         self._end = weakref.finalize(self, _end, process, ours)
@@ -162,6 +165,7 @@ def _built(wanted: dict[str, Any], stream_fd: int, object_fd: int) -> dict[str, 
 
 def main(socket_fd: str, niceness: str) -> None:
     """Build the objects in this process."""
+    log_as_the_node(os.environ)
     os.nice(int(niceness))
     with socket.socket(fileno=int(socket_fd)) as theirs:
         while True:

@@ -11,6 +11,7 @@ import codecs
 import difflib
 import errno
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from click.shell_completion import CompletionItem
 from sluice.gateway import __version__
 from sluice.gateway.commands.completion import COMPLETE_VARIABLE, command_of, stored_commands
 from sluice.gateway.errors import Fatal
-from sluice.gateway.logs import one_line
+from sluice.gateway.logs import is_json, one_line
 
 __all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
 
@@ -51,6 +52,7 @@ _EXTRA_OF_MODULE = {
     "pyarrow": "spark",
     "pyspark": "spark",
 }
+_LEVELDB = ("plyvel", "plyvel_next")
 
 
 class Commands(click.Group):
@@ -122,6 +124,11 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
     root = (error.name or "").partition(".")[0]
     if extra := _EXTRA_OF_MODULE.get(root):
         return f"needs the extra {extra!r}, which is not installed: pip install 'sluice-gateway[{extra}]'"
+    if root in _LEVELDB:
+        return (
+            "needs LevelDB, which is not there: pip install plyvel-next (on Python 3.11: plyvel); where that "
+            "has no wheel, pip builds it with g++ and the headers of libleveldb-dev"
+        )
     return f"needs the module {error.name!r}, which is not there: install sluice-gateway again"
 
 
@@ -166,7 +173,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return STATUS_INTERRUPTED
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA_OF_MODULE:
+        if (error.name or "").partition(".")[0] not in (*_EXTRA_OF_MODULE, *_LEVELDB):
             raise
         return _fail(f"sluice: this command {_what_to_install(error)}", STATUS_FAILED)
     except Exception as error:
@@ -225,7 +232,11 @@ def _usage_line(error: click.ClickException) -> str:
 
 def _fail(line: str, status: int) -> int:
     """Control characters are escaped: the text may be a peer's."""
-    click.echo(one_line(" ".join(line.split("\n"))), err=True)
+    text = one_line(" ".join(line.split("\n")))
+    if is_json():
+        logging.getLogger("sluice").critical("%s", text)
+    else:
+        click.echo(text, err=True)
     return status
 
 

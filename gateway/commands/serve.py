@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,17 @@ from click.shell_completion import CompletionItem
 from sluice.datastream.server.descriptors import raise_descriptors_max
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.errors import GatewayError
-from sluice.gateway.logs import fields, one_line, set_up_logging
+from sluice.gateway.logs import fields, log_what_python_says, one_line, set_up_logging
 from sluice.gateway.node.grpc_engine import use_poller
 from sluice.gateway.settings.kinds import Choice, File, Folder, Switch
-from sluice.gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
+from sluice.gateway.settings.sources import (
+    CONFIG_ENVIRONMENT,
+    CONFIG_FLAG,
+    Resolved,
+    log_format,
+    resolve,
+    to_toml,
+)
 from sluice.gateway.settings.table import SETTINGS, Setting
 
 __all__ = ["command"]
@@ -36,6 +45,17 @@ _HEADINGS = {"grpc": "gRPC", "tcp": "TCP", "http": "HTTP"}
 class _ServeCommand(click.Command):
     """A command whose help groups the options by section."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Begin a log as JSON before anything can be refused: the refusal, too, is a line of it."""
+        config = _last_value(args, CONFIG_FLAG)
+        flags = {"log.format": _last_value(args, "--log-format")}
+        if log_format(flags, os.environ, Path(config) if config else None) == "json":
+            set_up_logging(form="json")
+            log_what_python_says()
+        return super().make_context(info_name, args, parent, **extra)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list for each section, then the options that are no settings."""
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -46,6 +66,17 @@ class _ServeCommand(click.Command):
         for section, records in sections.items():
             with formatter.section(_HEADINGS.get(section, section.capitalize())):
                 formatter.write_dl(records, col_max=30)
+
+
+def _last_value(args: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag among words that are not parsed yet."""
+    words = [*args, ""]
+    values = [
+        after if word == flag else word.removeprefix(f"{flag}=")
+        for word, after in pairwise(words)
+        if word == flag or word.startswith(f"{flag}=")
+    ]
+    return values[-1] if values else None
 
 
 def _option(setting: Setting) -> click.Option:
@@ -150,7 +181,7 @@ command = _ServeCommand(
             ["--config"],
             type=NamedPath(path_type=Path),
             metavar="FILE",
-            help=f"TOML file of settings.  [environment: {CONFIG_ENVIRONMENT}]",
+            help=f"TOML file of settings. It lies over the one that {CONFIG_ENVIRONMENT} names.",
         ),
         click.Option(
             ["--check"],

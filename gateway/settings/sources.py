@@ -1,6 +1,7 @@
 """The sources of settings, in rising order of precedence: default, TOML file, environment, flag.
 
     resolve(flags, environ, config) -> Resolved       the settings, and the origin of each
+    log_format(flags, environ, config) -> str         of the log, even if another setting is wrong
     to_toml(resolved) -> str                          a file that gives these settings again
 
 Invariants
@@ -14,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import sys
@@ -35,6 +37,7 @@ __all__ = [
     "RULES",
     "Resolved",
     "Rule",
+    "log_format",
     "resolve",
     "to_toml",
 ]
@@ -45,7 +48,8 @@ CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 CONFIG_FLAG = "--config"
 
 CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
-"""The environment variable that names the TOML file if the flag does not."""
+"""The environment variable that names a TOML file; that of the flag lies over it. The image of deploy/ has
+its defaults in such a file, so that a mounted one can change them, too."""
 
 NODES_ENVIRONMENT = "SLUICE_NODES"
 CONTEXT_ENVIRONMENT = "SLUICE_CONTEXT"
@@ -180,7 +184,7 @@ def resolve(
 
     Args:
         flags: dotted name, present or former, to the flag's value; None or () without the flag.
-        config: the TOML file; None: the one that the environment names, if any.
+        config: the TOML file of the flag, if any; it lies over the one that the environment names.
         note: takes each fault; if it raises nothing, the value counts as not given.
 
     Raises:
@@ -198,11 +202,9 @@ def resolve(
             return
         origins[setting.name] = where
 
-    if config is None and environ.get(CONFIG_ENVIRONMENT):
-        config = Path(environ[CONFIG_ENVIRONMENT])
-    if config is not None:
-        for setting, (name, written) in _file_values(config, note).items():
-            take(setting, written, f"file {config}")
+    for file in _files(environ, config):
+        for setting, (name, written) in _file_values(file, note).items():
+            take(setting, written, f"file {file}")
             if setting.is_former(name):
                 former_names.append((name, setting.name))
     for setting in SETTINGS:
@@ -225,6 +227,21 @@ def resolve(
     settings = Settings(**typed)
     _check_rules(settings, origins, note)
     return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
+
+
+def log_format(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> str:
+    """Return log.format as `resolve` would, or its default where that cannot be read."""
+    setting = _BY_NAME["log.format"]
+    written: list[object] = [setting.default]
+    for file in _files(environ, config):
+        with contextlib.suppress(SettingError):
+            written.append(_written(file, _raise).get(setting.name))
+    written += [environ.get(setting.environment), flags.get(setting.name)]
+    found = setting.default
+    for one in written:
+        with contextlib.suppress(NotThisKind):
+            found = setting.kind.read(one) if one else found
+    return str(found)
 
 
 def to_toml(resolved: Resolved) -> str:
@@ -250,6 +267,11 @@ def _toml_line(setting: Setting, resolved: Resolved) -> str:
     return f"{key} = {setting.kind.to_toml(value)}  # {origin}"
 
 
+def _files(environ: Mapping[str, str], config: Path | None) -> list[Path]:
+    named = environ.get(CONFIG_ENVIRONMENT)
+    return [*([Path(named)] if named else []), *([config] if config is not None else [])]
+
+
 def _config_bytes(path: Path) -> bytes:
     """Read the file, which may be a pipe, as for `<(…)`."""
     try:
@@ -270,8 +292,8 @@ def _config_bytes(path: Path) -> bytes:
     return content
 
 
-def _file_values(path: Path, note: Note) -> dict[Setting, tuple[str, object]]:
-    """Read the file; return each setting in it, with its name there and its TOML value."""
+def _written(path: Path, note: Note) -> dict[str, object]:
+    """Read the file; return the values in it by their dotted names, whatever these are."""
     where = f"file {path}"
     try:
         tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
@@ -294,6 +316,12 @@ def _file_values(path: Path, note: Note) -> dict[Setting, tuple[str, object]]:
             written.update({f"{key}.{inner}": one for inner, one in value.items()})
         else:
             written[key] = value
+    return written
+
+
+def _file_values(path: Path, note: Note) -> dict[Setting, tuple[str, object]]:
+    """Read the file; return each setting in it, with its name there and its TOML value."""
+    where, written = f"file {path}", _written(path, note)
     found: dict[Setting, tuple[str, object]] = {}
     for name, value in written.items():
         setting = _BY_ANY_NAME.get(name)

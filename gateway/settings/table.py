@@ -861,11 +861,11 @@ def markdown() -> str:
         "",
         "Made by `python -m sluice.gateway.settings.table > docs/settings.md`; a test compares them.",
         "",
-        "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
-        "environment, the flag. In the environment, commas separate several values. A size may have a unit",
-        "(`8MiB`, `1GiB`); a time limit of 0 means no limit. The ending `_seconds` of a name may be left",
-        "out: `publish.block_timeout`. `sluice serve --print-config` shows the effective settings and their",
-        "origins.",
+        "In rising order of precedence: the default, the TOML file that `SLUICE_CONFIG` names, that of",
+        "`--config FILE`, the environment, the flag. In the environment, commas separate several values. A",
+        "size may have a unit (`8MiB`, `1GiB`); a time limit of 0 means no limit. The ending `_seconds` of a",
+        "name may be left out: `publish.block_timeout`. `sluice serve --print-config` shows the effective",
+        "settings and their origins.",
     ]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"

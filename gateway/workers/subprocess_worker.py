@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.logs import log_as_the_node, log_form_for_child
 from sluice.gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
@@ -94,7 +95,9 @@ class WorkerProcess:
             return
         self._start_count += 1
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        words = [sys.executable, "-P", "-m", self._module]
+        environment |= log_form_for_child()
+        # What its imports warn of, those of the node did, too.
+        words = [sys.executable, "-P", "-W", "ignore", "-m", self._module]
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:  # no file descriptors are left
@@ -245,6 +248,7 @@ def serve(
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
+    log_as_the_node(os.environ)
     keep_freed_memory(os.environ)
     node = socket.socket(fileno=0)
     try:

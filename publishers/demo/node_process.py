@@ -185,7 +185,16 @@ class NodeProcess:
         with self.log_path.open() as log:
             log.seek(log_start)
             lines = [line.strip() for line in log if line.strip()]
-        return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "nothing in its log"
+        return " | ".join(map(_refusal, lines[-_LOG_LINES_SHOWN:])) or "nothing in its log"
+
+
+def _refusal(line: str) -> str:
+    """Return what a line says if the node ended with it; else the line."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    return str(entry["message"]) if entry.get("level") == "critical" else line
 
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:

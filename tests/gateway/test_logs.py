@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -280,3 +281,47 @@ def test_lines_go_above_a_progress_bar_and_not_into_it(monkeypatch: pytest.Monke
     pattern = r"20\S+ \S+ WARNING sluice\.gateway\.x  line  number=(\d)\s*"
     found = [re.fullmatch(pattern, row) for row in rows]
     assert [one and one[1] for one in found] == ["0", "1", "2", "3"]
+
+
+PYTHON_SAYS = """
+import logging, sys, threading, warnings
+from sluice.gateway.logs import log_what_python_says, set_up_logging
+set_up_logging(form="json")
+log_what_python_says()
+warnings.warn("old\\nthing", DeprecationWarning, stacklevel=1)
+logging.getLogger("sluice").error("%d", "no number")
+thread = threading.Thread(target=lambda: 1 / 0, name="one")
+thread.start()
+thread.join()
+class Ends:
+    def __del__(self):
+        raise OSError("at its end")
+Ends()
+logging.getLogger("sluice").info("a number", extra={"sluice_fields": {"seconds": float("inf")}})
+raise RuntimeError("of the main thread")
+"""
+
+
+def test_what_python_says_is_json_too() -> None:
+    words = [sys.executable, "-W", "always", "-c", PYTHON_SAYS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    lines = [json.loads(line, parse_constant=refuse) for line in done.stderr.splitlines()]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("warning", "old\nthing"),
+        ("error", "log line that cannot be written: '%d'"),
+        ("critical", "uncaught error"),
+        ("critical", "uncaught error"),
+        ("info", "a number"),
+        ("critical", "uncaught error"),
+    ]
+    ends = [line["error"].splitlines()[-1] for line in lines if "error" in line]
+    assert ends[1:] == [
+        "ZeroDivisionError: division by zero",
+        "OSError: at its end",
+        "RuntimeError: of the main thread",
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 
+from sluice.gateway import __version__
 from sluice.gateway.metrics import METRIC_PUBLISHERS_MAX, OTHER_PUBLISHERS, Metrics
 
 OF_THE_PROCESS = {
@@ -18,9 +20,10 @@ archive_failing archive_local_pages archive_read_bytes archived_pages asyncio_ta
 awaiting_standbys_seconds backing_off backoffs_total
 bad_pages blocks_acknowledged_total blocks_awaiting_standbys blocks_received_total
 blocks_refused_total blocks_resent_total blocks_skipped_total blocks_verified_total blocks_won_total
+build_info
 catch_up_attempts_total catch_up_distance_blocks catch_up_stalled catch_up_targets_given_up_total
-cluster_fault connections connections_ended_total connections_refused_total event_loop_lag_seconds
-flush_seconds
+cluster_fault connections connections_ended_total connections_refused_total disk_free_bytes disk_size_bytes
+event_loop_lag_seconds flush_seconds
 flushes_total inflight_bytes last_block messages_refused_total min_standbys pages_healed_total
 processor_wait_seconds_total publishers ready role scrub_pass_end_seconds scrubbed_bytes_total
 standby_wait_seconds standbys stray_messages_total subscriber_blocks_sent_total
@@ -73,6 +76,9 @@ def test_a_new_node_has_no_block_and_shows_its_mode() -> None:
     assert "sluice_ready 0.0" in lines
     assert "sluice_blocks_acknowledged_total 0.0" in lines
     assert 'sluice_verification_mode_info{mode="hash"} 1.0' in lines
+    (build,) = (line for line in lines if line.startswith("sluice_build_info{"))
+    assert f'version="{__version__}"' in build
+    assert f'python="{platform.python_version()}"' in build
 
 
 def test_two_nodes_count_for_themselves() -> None:

@@ -111,6 +111,16 @@ def test_a_command_that_imports_spark_when_it_runs(
     assert capsys.readouterr().err == f"sluice: this command {SPARK_LINE}\n"
 
 
+def test_without_leveldb_what_to_install_is_said(
+    install: Callable[[Bodies], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install({"late": fail_with(ModuleNotFoundError("No module named 'plyvel_next'", name="plyvel_next"))})
+    assert cli.main(["late"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("sluice: this command needs LevelDB, which is not there: pip install plyvel-next ")
+    assert said.endswith(" has no wheel, pip builds it with g++ and the headers of libleveldb-dev\n")
+
+
 ENDS: list[tuple[BaseException, int, str]] = [
     (Fatal("port 1", got="taken", expected="free"), 1, "sluice: port 1: got taken, expected free\n"),
     (DatastreamError("the file is no stream"), 1, "sluice: the file is no stream\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -348,3 +349,26 @@ def test_paths_of_settings_are_completed_by_the_shell() -> None:
         if param.name in ("data_dir", "grpc_tls_key")
     }
     assert found == {"data_dir": ["dir"], "grpc_tls_key": ["file"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "end"),
+    [
+        (["--nonsense"], 2, "(see: sluice serve --help)"),
+        (["--config", "none.toml"], 2, "expected a file that can be read (file none.toml)"),
+        (["--tcp-max-connections", "none"], 2, "(flag --tcp-max-connections)"),
+        (["--role", "standby"], 2, "expected at least one --peer for a standby to follow (flag --role)"),
+        (["--data-dir", "/proc/none"], 1, None),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_a_node_with_a_log_as_json_refuses_in_json(
+    words: list[str], status: int, end: str | None, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "sluice.gateway.commands.cli", "serve", "--log-format=json", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (lines[-1]["level"], lines[-1]["logger"]) == ("critical", "sluice")
+    assert lines[-1]["message"].startswith("sluice")
+    assert end is None or lines[-1]["message"].endswith(end)

@@ -24,7 +24,7 @@ from sluice.gateway.settings.kinds import (
     WholeNumber,
     size_text,
 )
-from sluice.gateway.settings.sources import CONFIG_FILE_BYTES_MAX, RULES, resolve, to_toml
+from sluice.gateway.settings.sources import CONFIG_FILE_BYTES_MAX, RULES, log_format, resolve, to_toml
 from sluice.gateway.settings.table import SETTINGS, Setting, Settings
 
 
@@ -73,13 +73,37 @@ def test_a_list_replaces_the_list_below_it(config: Path) -> None:
     assert resolve(flags, environ, config).settings.ledger_keys == ("ed25519:ee",)
 
 
-def test_the_environment_can_name_the_file_and_the_flag_goes_before_it(config: Path, tmp_path: Path) -> None:
-    config.write_text("first_block = 1\n")
+def test_the_file_of_the_flag_lies_over_the_one_of_the_environment(config: Path, tmp_path: Path) -> None:
+    config.write_text('first_block = 1\ndata_dir = "image"\nlog.level = "debug"\n')
     other = tmp_path / "other.toml"
-    other.write_text("first_block = 2\n")
+    other.write_text('first_block = 2\n[log]\nformat = "json"\n')
     environ = {"SLUICE_CONFIG": str(config)}
     assert resolve({}, environ).settings.first_block == 1
-    assert resolve({}, environ, other).settings.first_block == 2
+    both = resolve({}, environ, other)
+    assert both.settings == Settings(
+        first_block=2, data_dir=Path("image"), log_level="debug", log_format="json"
+    )
+    assert (both.origins["first_block"], both.origins["data_dir"]) == (f"file {other}", f"file {config}")
+    assert resolve({}, environ | {"SLUICE_FIRST_BLOCK": "3"}, other).settings.first_block == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "text", "expected"),
+    [
+        (None, None, "", "text"),
+        (None, None, 'nonsense = 1\nlog.format = "json"\n', "json"),
+        (None, "json", '[log]\nformat = "text"\n', "json"),
+        ("text", "json", "", "text"),
+        ("yaml", "json", "", "json"),
+        (None, None, "this is no TOML", "text"),
+    ],
+)
+def test_the_form_of_the_log_is_known_though_all_else_is_wrong(
+    flag: str | None, variable: str | None, text: str, expected: str, config: Path
+) -> None:
+    config.write_text(text)
+    environ = {"SLUICE_ROLE": "king"} | ({"SLUICE_LOG_FORMAT": variable} if variable else {})
+    assert log_format({"log.format": flag}, environ, config) == expected
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
