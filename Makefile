@@ -13,22 +13,33 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format api test sim chaos atheris fuzz bench demo proto clean
+.PHONY: help setup constraints java check format api test sim chaos atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv and install Sluice with its tools
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml deploy/constraints.txt
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh "$(VENV)"
 	@sh deploy/leveldb.sh "$(BIN)/python"
 	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint deploy/constraints.txt \
+		--editable '.[spark,archive,dev]'
 	@touch $@
 
 java:  ## find or install Java 17 or later, which Spark needs
 	@sh deploy/java.sh >/dev/null
+
+# On Python 3.11; the image has a later one, and so another package for LevelDB.
+constraints:  ## renew deploy/constraints.txt with the newest versions within the bounds
+	@rm -rf build/constraints
+	@PYTHON="$(PYTHON)" sh deploy/venv.sh build/constraints
+	build/constraints/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,dev]'
+	{ sed -n '/^#/p' deploy/constraints.txt && build/constraints/bin/python -m pip freeze --exclude-editable && \
+		build/constraints/bin/python -m pip index versions --python-version 3.12 plyvel-next | \
+		sed -n '1s/ (\(.*\))/==\1/p'; } | sort -uf >build/constraints.txt
+	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/constraints
 
 check: $(STAMP)  ## formatting, lint, types, and the repository's own rules
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Provide what plyvel, LevelDB for Python, needs for the interpreter $1: a wheel, or a compiler and headers.
-# Its wheels appear long after a version of Python; without one pip builds it, and its errors say little.
+# Provide what LevelDB for Python needs for the interpreter $1: a wheel, or a compiler and headers.
+# Where there is no wheel pip builds it, and its errors say little.
 set -eu
 
 python=${1:?usage: leveldb.sh PYTHON}
@@ -21,14 +21,16 @@ can_build() {
     printf '#include <Python.h>\n#include <leveldb/db.h>\n' | g++ -E -x c++ -I "$headers" - >/dev/null 2>&1
 }
 
-"$python" -c 'import plyvel' 2>/dev/null && exit 0
 # As in pyproject.toml.
-"$python" -m pip install --disable-pip-version-check --quiet --dry-run --no-deps --only-binary plyvel \
-    'plyvel>=1.5.1,<2' >/dev/null 2>&1 && exit 0
+binding=$("$python" -c 'import sys; print("plyvel" if sys.version_info < (3, 12) else "plyvel-next")')
+case $binding in plyvel) bounds='>=1.5.1,<2' ;; *) bounds='>=2.1,<3' ;; esac
+"$python" -c "import $(printf %s "$binding" | tr - _)" 2>/dev/null && exit 0
+"$python" -m pip install --disable-pip-version-check --quiet --dry-run --no-deps --only-binary :all: \
+    "$binding$bounds" >/dev/null 2>&1 && exit 0
 can_build && exit 0
 
 packages="g++ python3-dev libleveldb-dev"
-say "plyvel has no wheel for '$python': it is built, which needs a compiler and the headers of Python and LevelDB."
+say "$binding has no wheel for '$python': it is built, which needs a compiler and the headers of Python and LevelDB."
 if can_install; then
     say "Installing $packages."
     # shellcheck disable=SC2086  # three words
@@ -40,5 +42,5 @@ fi
 say "Run one of these, then make again:"
 say "    sudo apt-get install $packages            (Debian, Ubuntu)"
 say "    sudo dnf install gcc-c++ python3-devel leveldb-devel     (Fedora, RHEL)"
-say "or take an interpreter for which there is one: make VENV=.venv PYTHON=python3.12 ..."
+say "or take an interpreter for which there is one (3.11 to 3.14): make VENV=.venv PYTHON=python3.13 ..."
 exit 1

@@ -6,10 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import plyvel
-
 from sluice.datastream.file.bookmarks import SUM_KEY
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.layout import PAGE_SIZE, page_start
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher

@@ -68,7 +68,7 @@ IMPURE_IMPORTS = frozenset(
 IMPURE_CALLS = frozenset({"input", "open"})
 
 # Arrows point one way: publishers -> gateway -> datastream.
-DATASTREAM_DEPENDS_ON = frozenset({"blake3", "google_crc32c", "plyvel", "uvloop"})
+DATASTREAM_DEPENDS_ON = frozenset({"blake3", "google_crc32c", "plyvel", "plyvel_next", "uvloop"})
 DATASTREAM_MAY_IMPORT = DATASTREAM_DEPENDS_ON | {"datastream"} | sys.stdlib_module_names
 
 GATEWAY_MAY_NOT_IMPORT = frozenset({"publishers", "pyspark", "pandas", "pyarrow"})

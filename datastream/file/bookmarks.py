@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import plyvel
-
 from sluice.datastream.errors import BookmarksUnavailable, DatastreamError
 from sluice.datastream.file.folder_lock import (
     FolderLock,
@@ -44,6 +42,7 @@ from sluice.datastream.file.index_database import (
     has_hole,
     open_leveldb,
     own_folder,
+    plyvel,
 )
 from sluice.datastream.file.page_index import PageTable, decode_table, encode_table
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS

@@ -17,7 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plyvel
+try:
+    import plyvel
+except ModuleNotFoundError:  # the same code under another name, with wheels for later Pythons and for Arm
+    import plyvel_next as plyvel
 
 __all__ = [
     "COVERED_KEY",
@@ -27,6 +30,7 @@ __all__ = [
     "has_hole",
     "open_leveldb",
     "own_folder",
+    "plyvel",
 ]
 
 OpenDatabase = Callable[[str], Any]

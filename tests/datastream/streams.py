@@ -8,10 +8,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import plyvel
-
 from sluice.datastream.file.bookmarks import LAST_KEY
-from sluice.datastream.file.index_database import COVERED_KEY, UPDATE_KEY, own_folder
+from sluice.datastream.file.index_database import COVERED_KEY, UPDATE_KEY, own_folder, plyvel
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from tests.reference_data import STREAM

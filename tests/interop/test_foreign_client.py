@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import plyvel
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from sluice.datastream.file.index_database import plyvel
 from sluice.publishers.demo.node_process import NodeProcess
 from tests.interop.foreign import (
     Block,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-TOOLS = ("dirname", "env", "head", "id", "mktemp", "rm", "sed", "sh")
+TOOLS = ("dirname", "env", "head", "id", "mktemp", "rm", "sed", "sh", "tr")
 
 
 class Machine:
@@ -163,37 +163,46 @@ def test_an_environment_is_made_once_and_kept(machine: Machine, tmp_path: Path) 
     assert os.access(venv / "bin" / "python", os.X_OK)
 
 
-def python_without_plyvel(machine: Machine, *, has_wheel: bool) -> Path:
-    """An interpreter in whose environment plyvel is still to be installed."""
+BINDINGS = pytest.mark.parametrize("binding", ["plyvel", "plyvel-next"])
+
+
+def python_without_leveldb(machine: Machine, binding: str, *, has_wheel: bool) -> Path:
+    """An interpreter that has a binding of LevelDB, in whose environment it is still to be installed."""
     return machine.has(
         "python",
         f"""case "$*" in
+            *"version_info"*) echo {binding} ;;
             *"import plyvel"*) exit 1 ;;
-            *"-m pip install"*--dry-run*) exit {0 if has_wheel else 1} ;;
-            *) echo /usr/include/python3 ;;
+            *"-m pip install"*--dry-run*" {binding}>="*) exit {0 if has_wheel else 1} ;;
+            *sysconfig*) echo /usr/include/python3 ;;
+            *) exit 3 ;;
         esac""",
     )
 
 
-def test_plyvel_that_is_there_or_has_a_wheel_needs_nothing(machine: Machine) -> None:
-    assert machine.run("leveldb.sh", str(machine.has("python", "exit 0"))) == (0, "", "")
-    python = python_without_plyvel(machine, has_wheel=True)
+@BINDINGS
+def test_a_binding_that_is_there_or_has_a_wheel_needs_nothing(machine: Machine, binding: str) -> None:
+    there = machine.has("python", f"""case "$*" in *"version_info"*) echo {binding} ;; esac""")
+    assert machine.run("leveldb.sh", str(there)) == (0, "", "")
+    python = python_without_leveldb(machine, binding, has_wheel=True)
     assert machine.run("leveldb.sh", str(python)) == (0, "", "")
 
 
-def test_plyvel_without_a_wheel_is_built_where_that_can_be(machine: Machine) -> None:
-    python = python_without_plyvel(machine, has_wheel=False)
+@BINDINGS
+def test_a_binding_without_a_wheel_is_built_where_that_can_be(machine: Machine, binding: str) -> None:
+    python = python_without_leveldb(machine, binding, has_wheel=False)
     machine.has("g++", "exit 1")  # a compiler, and no headers
     status, _, errors = machine.run("leveldb.sh", str(python))
     assert status == 1
-    assert f"plyvel has no wheel for '{python}'" in errors
+    assert f"{binding} has no wheel for '{python}'" in errors
     assert "    sudo apt-get install g++ python3-dev libleveldb-dev " in errors
     machine.has("g++", "exit 0")
     assert machine.run("leveldb.sh", str(python)) == (0, "", "")
 
 
-def test_what_plyvel_is_built_with_is_installed_where_it_may_be(machine: Machine) -> None:
-    python = python_without_plyvel(machine, has_wheel=False)
+@BINDINGS
+def test_what_it_is_built_with_is_installed_where_it_may_be(machine: Machine, binding: str) -> None:
+    python = python_without_leveldb(machine, binding, has_wheel=False)
     machine.has("id", "echo 0")
     said = machine.folder / "said"
     compiler = machine.bin / "g++"

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import plyvel
-
 from sluice.datastream.file.bookmarks import COVERED_KEY, bookmarks_folder
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.layout import (
     ENTRY_HEAD,
     HEADER_OFFSET,

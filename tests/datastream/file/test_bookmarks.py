@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import plyvel
 import pytest
 
 from sluice.datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
@@ -27,7 +26,7 @@ from sluice.datastream.file.bookmarks import (
     has_hole,
     open_leveldb,
 )
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.file.page_index import PageTable
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.limits import REBUILD_BATCH_BOOKMARKS
@@ -35,7 +34,8 @@ from tests.datastream.streams import bookmark, commit, pairs_in, u64
 from tests.disks import small_file_system
 
 OPEN_WITH_LEVELDB = """
-import plyvel, sys
+import sys
+from sluice.datastream.file.index_database import plyvel
 try:
     plyvel.DB(sys.argv[1], create_if_missing=True)
 except plyvel.IOError as error:

@@ -38,7 +38,7 @@ HOLD = """
 import fcntl, struct, sys
 how, path = sys.argv[1:]
 if how == "leveldb":
-    import plyvel
+    from sluice.datastream.file.index_database import plyvel
     held = plyvel.DB(path, create_if_missing=True)
 else:
     held = open(path, "r+b")
@@ -282,7 +282,10 @@ def test_a_go_program_and_ours_exclude_each_other(
     shutil.rmtree(other)
     with DataStreamer.open(dotted) as streamer:
         commit(streamer, (1, b"y"))
-        program = "import sys, plyvel; plyvel.DB(sys.argv[1], create_if_missing=True)"
+        program = (
+            "import sys; from sluice.datastream.file.index_database import plyvel; "
+            "plyvel.DB(sys.argv[1], create_if_missing=True)"
+        )
         done = subprocess.run(
             [sys.executable, "-c", program, str(other)], capture_output=True, text=True, check=False
         )

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from sluice.datastream.errors import BookmarksUnavailable, StreamInUse
+from sluice.datastream.file.index_database import plyvel
 from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.streams import bookmark, commit, pairs_in, stored_in, u64
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plyvel
 import pytest
 
 from sluice.datastream.errors import CommitFailed
 from sluice.datastream.file.bookmarks import COVERED_KEY, SUM_KEY, TABLE_KEY, UPDATE_KEY
-from sluice.datastream.file.index_database import open_leveldb, own_folder
+from sluice.datastream.file.index_database import open_leveldb, own_folder, plyvel
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Entry
 from tests.datastream.streams import Item, bookmark, commit, make_old, pairs_in, stored_in, u64

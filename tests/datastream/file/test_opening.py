@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import plyvel
 import pytest
 
 from sluice.datastream import errors
@@ -27,7 +26,7 @@ from sluice.datastream.file.bookmarks import (
 )
 from sluice.datastream.file.disk import RealDisk
 from sluice.datastream.file.fingerprint import FINGERPRINT_SIZE
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.file.streamfile import StreamFile
 from sluice.datastream.layout import file_size_of, page_end, page_start

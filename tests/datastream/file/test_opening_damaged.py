@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from sluice.datastream import errors
 from sluice.datastream.errors import EntriesDisagree, PageDamaged
 from sluice.datastream.file.bookmarks import SUM_KEY, TABLE_KEY
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import PAGE_SIZE, page_end, page_start
 from sluice.datastream.limits import STREAM_LIMITS, StreamLimits

@@ -6,11 +6,10 @@ import shutil
 from array import array
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from sluice.datastream.file.bookmarks import TABLE_KEY
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.file.page_index import (
     NoPageTables,
     PageIndex,

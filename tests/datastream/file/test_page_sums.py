@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from sluice.datastream.errors import (
@@ -27,7 +26,7 @@ from sluice.datastream.file import page_sums
 from sluice.datastream.file.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
 from sluice.datastream.file.concurrent_changes import Changes, Patch
 from sluice.datastream.file.disk import RealDisk
-from sluice.datastream.file.index_database import own_folder
+from sluice.datastream.file.index_database import own_folder, plyvel
 from sluice.datastream.file.page_sums import PageState, RunningSum, ScrubResult, sum_of, this_thread
 from sluice.datastream.file.pages import PageFault
 from sluice.datastream.file.streamer import DataStreamer
