@@ -138,8 +138,15 @@ def log_what_python_says() -> None:
         if error is not None and not isinstance(error, SystemExit):
             _process_log.critical("uncaught error", exc_info=error, extra=fields(where=where))
 
-    def warn(message: Warning | str, category: type[Warning], file: str, line: int, *_: object) -> None:
-        extra = fields(category=category.__name__, where=f"{file}:{line}")
+    def warn(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        extra = fields(category=category.__name__, where=f"{filename}:{lineno}")
         _process_log.warning("%s", message, extra=extra)
 
     warnings.showwarning = warn

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,31 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from sluice.gateway.commands.serve import command as serve
 from sluice.gateway.metrics import Metrics
-from sluice.gateway.settings.sources import resolve
+from sluice.gateway.settings.sources import CONFIG_ENVIRONMENT, resolve
 from sluice.gateway.settings.table import SETTINGS, Settings
 from sluice.publishers.commands.publish import command as publish
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.stem != "kustomization")
+CHART = DEPLOY / "helm" / "sluice"
+RENDERED = DEPLOY / "kubernetes" / "sluice.yaml"
+EVERYTHING = (
+    *("tls.issuer.name=nodes", "serviceMonitor.enabled=true", "alerts.enabled=true", "size=large"),
+    *("dashboard.enabled=true", "publisher.enabled=true", "nodes=5", "storage.className=fast"),
+    *("networkPolicy.egress[0].ports[0].port=443", "minStandbys=2"),
+    *(r"settings.tcp\.max_connections=500", "env[0].name=AWS_REGION", "env[0].value=x"),
+)
+"""Values of the chart that are off or unset by default."""
 DEFAULTS = Settings()
-PORTS = {DEFAULTS.grpc_address.port, DEFAULTS.tcp_address.port, DEFAULTS.http_address.port}
+PORTS = {
+    *(DEFAULTS.grpc_address.port, DEFAULTS.control_address.port),
+    *(DEFAULTS.tcp_address.port, DEFAULTS.http_address.port),
+}
 
 
 def expect_success(name: str, *args: str) -> str:
@@ -40,6 +54,20 @@ def expect_success(name: str, *args: str) -> str:
     return done.stdout + done.stderr
 
 
+def expect_helm(verb: str, *args: str, status: int = 0) -> str:
+    """Run Helm on the chart, and return its output; that of an error where one is expected."""
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("needs helm in PATH (go install helm.sh/helm/v3/cmd/helm@latest)")
+    # A Helm that `go install` made takes Kubernetes for an old one.
+    command = [helm, verb, *args, str(CHART), "--kube-version", "1.33"]
+    if verb == "template" and not args[0].startswith("-"):
+        command = [helm, verb, args[0], str(CHART), *args[1:], "--kube-version", "1.33"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
+
+
 def documents(path: Path) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(path.read_text("utf-8")) if document]
 
@@ -47,18 +75,71 @@ def documents(path: Path) -> list[dict[str, Any]]:
 # --- each by its own tool -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_manifests_fit_their_schemas(path: Path) -> None:
-    for document in documents(path):
+def expect_kubernetes(manifests: list[dict[str, Any]]) -> None:
+    """Expect each to fit the schema of its kind, where Kubernetes itself has that."""
+    for manifest in manifests:
+        if manifest["apiVersion"].split("/")[0].endswith((".coreos.com", "cert-manager.io")):
+            continue
         try:
-            kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+            kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
         except kubernetes_validate.ValidationError as error:
-            pytest.fail(f"{path.name}: {error}")
+            pytest.fail(f"{manifest['kind']} {manifest['metadata']['name']}: {error}")
 
 
-def test_the_kustomization_names_every_manifest() -> None:
-    (kustomization,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
-    assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS]
+def the_one(kind: str, manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the only manifest of a kind."""
+    (found,) = (one for one in manifests if one["kind"] == kind)
+    return found
+
+
+def test_the_rendered_manifests_fit_their_schemas() -> None:
+    manifests = documents(RENDERED)
+    assert len(manifests) >= 6
+    expect_kubernetes(manifests)
+
+
+def test_the_rendered_manifests_are_those_of_the_chart() -> None:
+    assert RENDERED.read_text("utf-8") == expect_helm("template", "sluice", "--namespace", "sluice")
+
+
+def test_the_chart_renders_with_every_value(tmp_path: Path) -> None:
+    words = [word for value in EVERYTHING for word in ("--set", value)]
+    expect_helm("lint", "--strict", *words)
+    manifests = tmp_path / "all.yaml"
+    manifests.write_text(expect_helm("template", "net", *words))
+    found = documents(manifests)
+    expect_kubernetes(found)
+    names = the_one("Certificate", found)["spec"]["dnsNames"]
+    assert names == [f"net-{node}.net-nodes" for node in range(5)]
+    assert [the_one("PrometheusRule", found)["spec"]] == documents(DEPLOY / "prometheus" / "alerts.yml")
+    labels = the_one("ServiceMonitor", found)["spec"]["selector"]["matchLabels"]
+    services = [one for one in found if one["kind"] == "Service"]
+    assert [
+        one["metadata"]["name"] for one in services if labels.items() <= one["metadata"]["labels"].items()
+    ] == ["net-http"]
+    (container,) = the_one("StatefulSet", found)["spec"]["template"]["spec"]["containers"]
+    assert container["env"][1:] == [{"name": "AWS_REGION", "value": "x"}]
+    assert container["resources"]["limits"]["memory"] == "8Gi"
+    configs = {one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"}
+    assert json.loads(configs["net-dashboard"]["sluice.json"])["title"] == "Sluice"
+    for number in range(5):
+        file = tmp_path / "sluice.toml"
+        file.write_text(configs["net"][f"net-{number}.toml"])
+        settings = resolve({}, {}, file).settings
+        assert settings.role == ("standby" if number else "active")
+        assert (len(settings.peers), settings.commit_min_standbys) == (5, 2)
+        assert settings.tcp_max_connections == 500
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("size=huge", 'size: got "huge", expected one of large, medium, small'),
+        ("minStandbys=3", "minStandbys: got 3, expected less than nodes, which is 3"),
+    ],
+)
+def test_the_chart_refuses_what_cannot_work(value: str, words: str) -> None:
+    assert words in expect_helm("template", "sluice", "--set", value, status=1)
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose-archive.yaml"])
@@ -74,7 +155,7 @@ def test_the_archive_s_compose_file_gives_settings_to_every_node() -> None:
     (compose,) = documents(DEPLOY / "compose.yaml")
     (overlay,) = documents(DEPLOY / "compose-archive.yaml")
     nodes = {
-        name for name, service in compose["services"].items() if "sluice" in service.get("entrypoint", ())
+        name for name, service in compose["services"].items() if service.get("command", [""])[0] == "serve"
     }
     store, given = overlay["services"]["store"], overlay["x-node"]["environment"]
     assert {name for name in overlay["services"] if name != "store"} == nodes
@@ -99,8 +180,8 @@ def test_the_user_whom_spark_runs_as_has_a_name() -> None:
     user = re.search(r"^USER (\d+):\d+$", stage, re.MULTILINE)
     assert user is not None
     assert f"useradd --uid {user[1]} " in stage
-    (job,) = documents(DEPLOY / "kubernetes" / "publisher.yaml")
-    assert job["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == int(user[1])
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text("utf-8")
+    assert f"\nrunAsUser: {user[1]}\n" in helpers
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
@@ -111,6 +192,9 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     unit = tmp_path / "sluice.service"
     unit.write_text(text.replace("/opt/sluice/bin/sluice", "/bin/sh"))
     unit.chmod(0o644)  # whatever the umask: one that all may write is warned of
+    more = tmp_path / "sluice.service.d" / "cluster.conf"
+    more.parent.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "cluster.conf", more)
     assert expect_success("systemd-analyze", "verify", str(unit)).strip() == ""
     if int(expect_success("systemd-analyze", "--version").split()[1]) < 250:
         pytest.skip("needs systemd 250 or later, which judges a unit that is not installed")
@@ -124,6 +208,33 @@ def test_haproxy_takes_its_configuration() -> None:
 
 def test_prometheus_takes_its_configuration() -> None:
     expect_success("promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
+
+
+def test_the_constraints_are_within_the_bounds_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [
+        *project["dependencies"],
+        *(line for name in ("spark", "archive", "dev") for line in extras[name]),
+    ]
+    lines = (DEPLOY / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    assert all(str(pin.specifier).startswith("==") for pin in pins)
+    for requirement in map(Requirement, wanted):
+        version = versions.get(canonicalize_name(requirement.name))
+        assert version is not None, requirement
+        assert requirement.specifier.contains(version), (requirement, version)
+
+
+def test_set_up_and_image_install_these_versions() -> None:
+    installs = re.findall(
+        r"(?m)^.*pip install .*'\.\[.*$", (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    )
+    installs = [line for line in installs if "constraints/bin" not in line]
+    installs += re.findall(r"(?m)pip install .*$", (DEPLOY / "Containerfile").read_text("utf-8"))
+    assert len(installs) == 3
+    assert all(" --constraint deploy/constraints.txt " in line for line in installs)
 
 
 # --- against what they name ---------------------------------------------------------------------------------
@@ -179,22 +290,21 @@ def test_variables_of_the_image_and_the_unit_are_settings() -> None:
     for path in (DEPLOY / "Containerfile", DEPLOY / "systemd" / "sluice.service"):
         used = set(re.findall(r"\b(SLUICE_\w+)=", path.read_text("utf-8")))
         assert used, path
-        assert used <= names
+        assert used <= names | {CONFIG_ENVIRONMENT}
 
 
 def containers() -> Iterator[tuple[str, list[str]]]:
     """Yield where, and the words after `sluice`, of every container."""
     (compose,) = documents(DEPLOY / "compose.yaml")
     for name, service in compose["services"].items():
-        if service.get("image") == "sluice" and name != "chain":
-            yield f"compose {name}", ["serve", *service["command"]]
-        elif service.get("image") == "sluice-publisher":
+        if service.get("image") in ("sluice", "sluice-publisher") and name != "chain":
             yield f"compose {name}", service["command"]
-    for path in MANIFESTS:
-        for document in documents(path):
-            spec = document.get("spec", {}).get("template", {}).get("spec", {})
-            for container in spec.get("containers", []):
-                yield f"kubernetes {path.stem}", container["args"]
+    for document in documents(RENDERED):
+        spec = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in spec.get("containers", []):
+            yield f"kubernetes {document['metadata']['name']}", container["args"]
+    template = (CHART / "templates" / "publisher.yaml").read_text("utf-8")
+    yield "helm publisher", ["publish", *re.findall(r"(?m)^ +- (--[\w-]+)=", template)]
 
 
 @pytest.mark.parametrize(("where", "words"), [pytest.param(*one, id=one[0]) for one in containers()])
@@ -207,28 +317,72 @@ def test_commands_of_containers_have_the_options_that_they_use(where: str, words
     assert used <= known, where
 
 
-def test_the_settings_of_the_cluster_are_settings(tmp_path: Path) -> None:
-    (config,) = documents(DEPLOY / "kubernetes" / "config.yaml")
+def memory_bytes(text: str) -> int:
+    """Return an amount of memory as compose, Kubernetes and systemd write it."""
+    found = re.fullmatch(r"(\d+)([GgM])i?", text)
+    assert found is not None, text
+    return int(found[1]) << {"G": 30, "g": 30, "M": 20}[found[2]]
+
+
+def memory_limits() -> Iterator[tuple[str, str, str]]:
+    """Yield where, the memory that a node may take there, and the lines of its settings."""
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    (script,) = compose["services"]["chain"]["command"]
+    yield "compose", compose["x-node"]["mem_limit"], script
+    unit = (DEPLOY / "systemd" / "sluice.service").read_text("utf-8")
+    (memory,) = re.findall(r"(?m)^MemoryMax=(\w+)$", unit)
+    yield "systemd", memory, (DEPLOY / "systemd" / "sluice.toml").read_text("utf-8")
+    (values,) = documents(CHART / "values.yaml")
+    for name, size in values["sizes"].items():
+        yield name, size["memory"], "\n".join(f'{one} = "{value}"' for one, value in size["settings"].items())
+
+
+@pytest.mark.parametrize(
+    ("where", "memory", "lines"), [pytest.param(*one, id=one[0]) for one in memory_limits()]
+)
+def test_a_node_stays_within_its_memory(where: str, memory: str, lines: str, tmp_path: Path) -> None:
+    """A node takes some 80 MiB, its three processes 40 MiB each, and long items take twice their bytes."""
     file = tmp_path / "sluice.toml"
-    file.write_text(config["data"]["sluice.toml"].replace("# ledger_keys", "ledger_keys"))
+    file.write_text("\n".join(re.findall(r"(?m)^(?:publish|grpc)\.max_\w+ = .*$", lines)))
     settings = resolve({}, {}, file).settings
-    assert len(settings.peers) == 2
+    taken_bytes = settings.publish_max_inflight_bytes + settings.grpc_max_receiving_bytes
+    assert memory_bytes(memory) >= (200 << 20) + 2 * taken_bytes
+
+
+def test_acknowledgements_wait_for_the_same_number_of_standbys_everywhere() -> None:
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    (values,) = documents(CHART / "values.yaml")
+    texts = (compose["services"]["chain"]["command"][0], (DEPLOY / "systemd" / "sluice.toml").read_text())
+    found = [re.findall(r"(?m)^commit\.min_standbys = (\d+)$", text) for text in texts]
+    assert found == [["1"], ["1"]]
+    assert values["minStandbys"] == 1
+
+
+def test_no_port_of_a_node_is_given_to_a_connection() -> None:
+    """Linux gives ports from 32768 on to connections, unless it is told which are reserved."""
+    ports = {DEFAULTS.grpc_address.port, DEFAULTS.control_address.port}
+    assert all(port < 32768 for port in PORTS - ports)
+    name, value = "net.ipv4.ip_local_reserved_ports", f"{min(ports)}-{max(ports)}"
+    assert f"echo {name}={value} >/etc/sysctl.d" in (DEPLOY / "systemd" / "sluice.service").read_text("utf-8")
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    assert compose["x-node"]["sysctls"] == {name: value}
+    spec = the_one("StatefulSet", documents(RENDERED))["spec"]["template"]["spec"]
+    assert spec["securityContext"]["sysctls"] == [{"name": name, "value": value}]
 
 
 def test_ports_are_the_defaults() -> None:
     exposed = re.findall(r"^EXPOSE (.*)$", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)
     assert {int(port) for port in exposed[0].split()} == PORTS
-    (stateful,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
-    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    (container,) = the_one("StatefulSet", documents(RENDERED))["spec"]["template"]["spec"]["containers"]
     assert {port["containerPort"] for port in container["ports"]} == PORTS
-    services = documents(DEPLOY / "kubernetes" / "services.yaml")
+    services = [one for one in documents(RENDERED) if one["kind"] == "Service"]
     assert {port["port"] for service in services for port in service["spec"]["ports"]} == PORTS
 
 
 def test_nodes_are_given_more_time_to_stop_than_they_take() -> None:
     grace_seconds = DEFAULTS.shutdown_grace_seconds
     (compose,) = documents(DEPLOY / "compose.yaml")
-    (stateful,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
+    stateful = the_one("StatefulSet", documents(RENDERED))
     unit = (DEPLOY / "systemd" / "sluice.service").read_text("utf-8")
     stop_seconds = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop_seconds is not None

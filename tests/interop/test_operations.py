@@ -7,11 +7,15 @@ import shlex
 import shutil
 import signal
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice.datastream.layout import HEADER_PAGE_SIZE
+from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.maker import BlockMaker
 from sluice.publishers.client.client import ClientOptions
@@ -25,6 +29,13 @@ BLOCKS_MAX = 2000
 """The chain is made on demand, and nobody reaches its end."""
 OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=90 * SECOND_NS))
 Places = dict[str, str]
+
+
+class HasGrpc(Protocol):
+    """A node that runs."""
+
+    grpc_address: Address
+
 
 PRINT_CONFIG = "sluice serve --config /etc/sluice/sluice.toml --print-config"
 SERVE = "sluice serve --data-dir /var/lib/sluice --ledger-key ed25519:HEX --config /etc/sluice/sluice.toml"
@@ -98,14 +109,14 @@ async def control_of(node: ServeProcess) -> str:
     return str(node.logged("node started")[0]["control"])
 
 
-async def last_of(node: ServeProcess, places: Places) -> int:
+async def last_of(node: HasGrpc, places: Places) -> int:
     """Return its last block from `sluice status`; -1: none."""
     text = await ask(STATUS, places | {"HOST:40840": str(node.grpc_address)})
     last = text.splitlines()[1].split()[4]
     return -1 if last == "none" else int(last)
 
 
-async def has_block(node: ServeProcess, places: Places, number: int) -> bool:
+async def has_block(node: HasGrpc, places: Places, number: int) -> bool:
     """Whether `sluice status` says that it has a block."""
     return await last_of(node, places) >= number
 
@@ -113,7 +124,8 @@ async def has_block(node: ServeProcess, places: Places, number: int) -> bool:
 class Publishing:
     """A publisher that keeps publishing while the nodes are operated."""
 
-    def __init__(self, nodes: list[ServeProcess]) -> None:
+    def __init__(self, nodes: Sequence[HasGrpc], key: Ed25519PrivateKey = KEY) -> None:
+        self._key = key
         self.client = Listener([str(node.grpc_address) for node in nodes], "alice", OPTIONS)
         self._ended = asyncio.Event()
         self._goes_on = asyncio.Event()
@@ -122,7 +134,7 @@ class Publishing:
         self._task = asyncio.ensure_future(self.client.publish(self._source()))
 
     async def _source(self) -> AsyncIterator[Block]:
-        for block in BlockMaker(7, KEY, SMALL).blocks(BLOCKS_MAX):
+        for block in BlockMaker(7, self._key, SMALL).blocks(BLOCKS_MAX):
             if self._ended.is_set():
                 return
             await asyncio.sleep(0.02)

@@ -1,0 +1,316 @@
+"""Three nodes as each deployment of deploy/ starts them, through "Fail over" of docs/operations.md.
+
+The nodes get exactly the words, variables and files of the compose file, of the rendered Kubernetes files and
+of the systemd files. Only folders become folders of the test, and ports and names become free ports of this
+machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sluice.gateway.addresses import Address
+from sluice.gateway.key_files import load_private_key
+from sluice.gateway.settings.table import Settings
+from sluice.publishers.demo.node_process import environment_without_settings
+from tests.interop.test_deploy import CHART, DEPLOY, RENDERED, ROOT, documents
+from tests.interop.test_operations import FAIL_OVER, STATUS, Publishing, ask, has_block
+from tests.nodes import KEY, ledger_key, until
+from tests.serving import START_SECONDS, free_port
+
+START = (sys.executable, "-c", "from sluice.gateway.commands.start import main; raise SystemExit(main())")
+PORTS = tuple(getattr(Settings(), f"{name}_address").port for name in ("grpc", "control", "tcp", "http"))
+CERTIFICATES = DEPLOY / "certificates.sh"
+
+
+@dataclass
+class Deployed:
+    """One node of a deployment, as it is written there."""
+
+    name: str
+    """Where the others, and operators, reach it."""
+    words: Sequence[str]
+    """Behind `sluice`."""
+    environment: Mapping[str, str]
+    files: dict[str, str]
+    """Path to content."""
+
+
+@dataclass
+class Cluster:
+    """Three nodes, the first of them active, on this machine."""
+
+    nodes: list[Deployed]
+    key: Ed25519PrivateKey
+    failover: str
+    """The command that the deployment tells operators, from the first node to the second."""
+    folders: dict[str, Path]
+    """Paths of the deployment that all nodes see, and where they are here."""
+    ports: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+class RunningNode:
+    """A node of a cluster, in a process of its own."""
+
+    def __init__(self, cluster: Cluster, node: Deployed, folder: Path) -> None:
+        self.name = node.name
+        self.log_path = folder / "log"
+        self._cluster = cluster
+        self._ports = cluster.ports[node.name]
+        self.grpc_address = Address("127.0.0.1", self._ports[40840])
+        self._process: subprocess.Popen[bytes] | None = None
+        # Folders that only this node sees: data, and what is mounted into it.
+        own: dict[str, str] = {}
+        for path in ("/data", "/var/lib/sluice"):
+            own[path] = str(folder / "data")
+        for path, content in node.files.items():
+            here = folder / "files" / path.lstrip("/")
+            here.parent.mkdir(parents=True, exist_ok=True)
+            here.write_text(content)
+            own[path] = str(here)
+        self._own = own
+        for here in (folder / "files").rglob("*.toml"):
+            here.write_text(self._mapped(here.read_text()))
+        (folder / "data").mkdir()
+        self.words = [self._mapped(word) for word in node.words]
+        self.environment = {name: self._mapped(value) for name, value in node.environment.items()}
+
+    def _mapped(self, text: str) -> str:
+        """Return a text of the deployment with the places of this test."""
+        for port in PORTS:
+            text = text.replace(f"0.0.0.0:{port}", f"0.0.0.0:{self._ports[port]}")
+        places = {path: str(here) for path, here in self._cluster.folders.items()} | self._own
+        for path in sorted(places, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w./]){re.escape(path)}(?![\w.])", places[path], text)
+        for name, ports in self._cluster.ports.items():
+            for port, here in ports.items():
+                text = re.sub(rf"(?<![\w.-]){re.escape(name)}:{port}\b", f"127.0.0.1:{here}", text)
+        return text
+
+    async def start(self) -> None:
+        """Start it, and wait until it serves."""
+        environment = environment_without_settings() | {"PYTHONPATH": str(ROOT)} | self.environment
+        count = self.lines().count("node started")
+        with self.log_path.open("ab") as log:
+            words = [*START, *self.words]
+            self._process = await asyncio.to_thread(
+                subprocess.Popen, words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+        await until(lambda: self.lines().count("node started") > count or self.has_ended(), 0.05)
+        assert not self.has_ended(), self.log_path.read_text()
+
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def lines(self) -> list[str]:
+        """The messages of its log; every whole line of it is a JSON object."""
+        text = self.log_path.read_text("utf-8") if self.log_path.exists() else ""
+        return [json.loads(line)["message"] for line in text.rpartition("\n")[0].splitlines()]
+
+    async def end(self, number: signal.Signals) -> int:
+        """End it by a signal; return its exit status."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return await asyncio.to_thread(self._process.wait, START_SECONDS)
+
+    def leave_nothing(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def image() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables of the node's image, and its files."""
+    text = (DEPLOY / "Containerfile").read_text("utf-8")
+    stage = text.rpartition("\nFROM ")[2].replace("\\\n", " ")
+    variables: dict[str, str] = {}
+    for line in re.findall(r"(?m)^ENV (.*)$", stage):
+        variables |= dict(word.split("=", 1) for word in line.split() if not word.startswith("PATH="))
+    copies = re.findall(r"(?m)^COPY (deploy/\S+) (\S+)$", stage)
+    return variables, {there: (ROOT / here).read_text("utf-8") for here, there in copies}
+
+
+def certify(folder: Path, names: Sequence[str]) -> None:
+    """Run the script of deploy/; the nodes of this test are all at 127.0.0.1."""
+    words = [f"{name},127.0.0.1" for name in names]
+    subprocess.run(["sh", str(CERTIFICATES), str(folder), *words], check=True, timeout=60)
+
+
+def compose(folder: Path) -> Cluster:
+    """The compose file: the service `chain` makes keys, certificates and the files of the nodes."""
+    (file,) = documents(DEPLOY / "compose.yaml")
+    variables, files = image()
+    chain = folder / "chain"
+    chain.mkdir()
+    (script,) = file["services"]["chain"]["command"]
+    script = script.replace("$$", "$").replace("/certificates.sh", str(CERTIFICATES))
+    assert "node-a node-b node-c\nrole=" in script
+    script = script.replace(
+        "node-a node-b node-c\nrole=", "node-a,127.0.0.1 node-b,127.0.0.1 node-c,127.0.0.1\nrole="
+    )
+    # Nobody here publishes the blocks of the folder; more of them would only take longer.
+    script = script.replace("--blocks 2000", "--blocks 2").replace("/chain", str(chain))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = environment_without_settings() | {"PYTHONPATH": str(ROOT), "PATH": path}
+    subprocess.run(["sh", "-c", script], env=environment, check=True, timeout=120)
+    nodes = []
+    for name, service in file["services"].items():
+        if name.startswith("node-"):
+            own = f"/chain/{name}.toml"
+            given = {own: (chain / f"{name}.toml").read_text().replace(str(chain), "/chain")}
+            nodes.append(Deployed(name, service["command"], variables, files | given))
+    head = (DEPLOY / "compose.yaml").read_text().partition("\nname:")[0]
+    (words,) = re.findall(r"exec node-b (sluice failover [^\\\n]*(?:\\\n#.*)?)", head)
+    return Cluster(nodes, load_private_key(chain / "key.pem"), continued(words), {"/chain": chain})
+
+
+def kubernetes(folder: Path) -> Cluster:
+    """The Kubernetes files, as the chart renders them with its default values but for the ledger key."""
+    rendered = documents(RENDERED)
+    by_kind = {(one["kind"], one["metadata"]["name"]): one for one in rendered}
+    spec = by_kind["StatefulSet", "sluice"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    (pod_name,) = container["env"]
+    assert pod_name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    config = by_kind["ConfigMap", "sluice"]["data"]
+    variables, files = image()
+    nodes = []
+    for number in range(spec["replicas"]):
+        pod = f"sluice-{number}"
+        words = [word.replace("$(POD_NAME)", pod) for word in container["args"]]
+        mounted = {f"/etc/sluice/{name}": text for name, text in config.items()}
+        mounted[f"/etc/sluice/{pod}.toml"] = mounted[f"/etc/sluice/{pod}.toml"].replace(
+            "ledger_keys = []", f'ledger_keys = ["{ledger_key()}"]'
+        )
+        nodes.append(Deployed(f"{pod}.{spec['serviceName']}", words, variables, files | mounted))
+    # One Secret for all nodes, as NOTES.txt says.
+    notes = (CHART / "templates" / "NOTES.txt").read_text().replace("{{ $name }}", "sluice")
+    names = ",".join(node.name for node in nodes)
+    certify(folder / "tls", [names])
+    (words,) = re.findall(r"exec sluice-1 -- (sluice failover .*)", notes)
+    return Cluster(nodes, KEY, words, {"/tls": folder / "tls" / nodes[0].name})
+
+
+def systemd(folder: Path) -> Cluster:
+    """The unit with what a cluster needs, on three machines."""
+    unit = (DEPLOY / "systemd" / "sluice.service").read_text()
+    more = (DEPLOY / "systemd" / "cluster.conf").read_text()
+    example = (DEPLOY / "systemd" / "sluice.toml").read_text()
+    (started,) = re.findall(r"(?m)^ExecStart=/opt/sluice/bin/sluice (.*)$", unit)
+    (variables,) = re.findall(r"(?m)^Environment=(.*)$", unit)
+    credentials = dict(one.split(":") for one in re.findall(r"(?m)^LoadCredential=(\S+)$", more))
+    names = ["node-a", "node-b", "node-c"]
+    certify(folder / "certificates", names)
+    nodes = []
+    for number, name in enumerate(names):
+        text = example.replace('# ledger_keys = ["ed25519:..."]', f'ledger_keys = ["{ledger_key()}"]')
+        if number:
+            text = re.sub(r'(?m)^role = "active"', 'role = "standby"', text)
+            text = re.sub(r'(?m)^(grpc.advertised_address = )"node-a', rf'\1"{name}', text)
+        tls = folder / "certificates" / name
+        given = {
+            f"/run/credentials/sluice.service/{credential}": (tls / Path(path).name).read_text()
+            for credential, path in credentials.items()
+        }
+        environment = dict(one.split("=", 1) for one in variables.split())
+        files = {"/etc/sluice/sluice.toml": text} | given
+        nodes.append(Deployed(name, shlex.split(started), environment, files))
+    (words,) = re.findall(r"&& (sluice failover [^\\\n]*(?:\\\n#.*)?)", more)
+    tls = folder / "certificates" / "node-b"
+    return Cluster(
+        nodes, KEY, continued(words), {file: tls / file for file in ("ca.crt", "tls.crt", "tls.key")}
+    )
+
+
+def continued(words: str) -> str:
+    """Return a command of a comment as one line."""
+    return re.sub(r"\s*\\\n#\s*", " ", words)
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: Cluster, folder: Path) -> AsyncIterator[list[RunningNode]]:
+    """Run all nodes of a cluster; kill them at the end."""
+    cluster.ports = {node.name: {port: free_port() for port in PORTS} for node in cluster.nodes}
+    nodes = []
+    for node in cluster.nodes:
+        (folder / node.name).mkdir()
+        nodes.append(RunningNode(cluster, node, folder / node.name))
+    try:
+        await asyncio.gather(*(node.start() for node in nodes))
+        yield nodes
+    finally:
+        for one in nodes:
+            one.leave_nothing()
+
+
+def places_of(cluster: Cluster) -> dict[str, str]:
+    """Where the names and paths of the cluster's commands are here."""
+    places = {
+        f"{path}/" if here.is_dir() else path: f"{here}/" if here.is_dir() else str(here)
+        for path, here in cluster.folders.items()
+    }
+    for name, ports in cluster.ports.items():
+        places |= {f"{name}:{port}": f"127.0.0.1:{here}" for port, here in ports.items()}
+    return places
+
+
+def swapped(line: str, source: str, target: str) -> str:
+    """Return the cluster's failover command between two other nodes."""
+    line = re.sub(r"--from \S+", f"--from {source}:40841", line)
+    return re.sub(r"--to \S+", f"--to {target}:40841", line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deployment", [compose, kubernetes, systemd], ids=lambda made: made.__name__)
+async def test_a_deployed_cluster_fails_over(deployment: Any, tmp_path: Path) -> None:
+    cluster: Cluster = deployment(tmp_path)
+    async with running(cluster, tmp_path) as (a, b, c):
+        places = places_of(cluster)
+        status = {"HOST:40840": str(a.grpc_address), "OTHER:40840": str(b.grpc_address)}
+        publishing = Publishing([a, b, c], cluster.key)
+        await publishing.more()
+
+        # Nobody without a certificate of the nodes' authority changes a role.
+        without = {"A:40841": places[f"{a.name}:40841"], "B:40841": places[f"{b.name}:40841"]}
+        assert "UNAVAILABLE" in await ask(FAIL_OVER, without, status=1)
+
+        text = await ask(cluster.failover, places)
+        assert text.endswith(f"{places[f'{b.name}:40841']} is active\n")
+        await publishing.more()
+
+        await b.end(signal.SIGKILL)
+        back = swapped(cluster.failover, b.name, a.name)
+        assert "if that node is dead: --force" in await ask(back, places, status=1)
+        assert (await ask(f"{back} --force", places)).endswith(f"{places[f'{a.name}:40841']} is active\n")
+        await publishing.more()
+
+        await b.start()  # as it was: active
+        assert (await ask(STATUS, status)).count("active") == 2
+        await ask(back, places)
+        await publishing.more()
+        await publishing.end()
+        last = max(publishing.client.acknowledged)
+        for node in (a, b, c):
+            await until(partial(has_block, node, status, last), 0.1)
+        text = await ask(STATUS, status)
+        assert (text.count("active"), text.count("standby")) == (1, 1)
+        assert "agree" in text
+        for node in (a, b, c):
+            assert await node.end(signal.SIGTERM) == 0
+            node.lines()  # all of them JSON
