@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import resource
 import signal
@@ -15,6 +17,7 @@ import pytest
 import uvloop
 
 from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.logs import set_up_logging
 from sluice.gateway.workers.malloc import is_glibc
 from sluice.gateway.workers.subprocess_worker import WORKER_LOOK_LATE_SECONDS_MAX, WorkerProcess
 
@@ -318,3 +321,39 @@ def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> Non
         assert max(faults[1:]) < 30
 
     with_worker(play)
+
+
+# It warns while it is imported, and ends on an error of its own.
+FAILING = """
+import warnings
+from sluice.gateway.workers.subprocess_worker import serve
+
+warnings.warn("as the node did, too", UserWarning)
+
+def answers(requests):
+    raise RuntimeError("a bug")
+    yield b""
+
+serve(answers)
+"""
+
+
+async def test_its_last_words_are_in_the_form_of_the_nodes_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    set_up_logging(form="json")
+    try:
+        worker = WorkerProcess("worker", "failing", 30.0)
+        with pytest.raises(WorkerProcessLost):
+            await worker.ask(b"x")
+        worker.close()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    (line,) = capfd.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["message"]) == ("critical", "uncaught error")
+    assert entry["error"].endswith("\nRuntimeError: a bug")
