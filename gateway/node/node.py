@@ -72,7 +72,7 @@ from sluice.gateway.services.publish_service import PublishService
 from sluice.gateway.services.status_detail import StatusDetail
 from sluice.gateway.services.subscribe_service import SubscribeService
 from sluice.gateway.settings.table import Settings
-from sluice.gateway.status.cluster_page import ClusterView
+from sluice.gateway.status.cluster_page import ClusterPage
 from sluice.gateway.status.events import EventRing
 from sluice.gateway.status.http import PageSources, start_http
 from sluice.gateway.status.processor_watch import ProcessorWatch
@@ -583,7 +583,7 @@ class Node:
         return [("proofs", self._checks.process_id), *hashing]
 
     async def _start_http(self) -> Address:
-        cluster = ClusterView(self.reporter.report, self.store, self._peers, peer_tls(self.settings))
+        cluster = ClusterPage(self.reporter.report, self.store, self._peers, peer_tls(self.settings))
         self._cleanup.callback(cluster.close)
         sources = PageSources(self.sampler.history, self._events.events, cluster)
         server = await start_http(self.reporter, self.settings.http_address, sources=sources)

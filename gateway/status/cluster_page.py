@@ -1,6 +1,6 @@
 """The page of the cluster, `/cluster`: each node's role, head and chain, as this node sees them.
 
-A shell: `ClusterView` asks the peers of this node when somebody looks, with the question of `sluice status`;
+A shell: `ClusterPage` asks the peers of this node when somebody looks, with the question of `sluice status`;
 `render_cluster` is pure.
 
     node               role     ready  last block on disk  behind  unacknowledged  chain
@@ -33,7 +33,7 @@ from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
 from sluice.gateway.transport.failures import why_failed
 
-__all__ = ["ClusterView", "NodeLine", "page_of", "render_cluster"]
+__all__ = ["ClusterPage", "NodeLine", "page_of", "render_cluster"]
 
 ASK_SECONDS_MAX: Final = 2.0
 """The page waits for the slowest peer."""
@@ -66,7 +66,7 @@ class NodeLine:
     is_own: bool = False
 
 
-class ClusterView:
+class ClusterPage:
     """What one node knows of its cluster.
 
     Args:

@@ -26,7 +26,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.status.charts import charts
-from sluice.gateway.status.cluster_page import ClusterView, render_cluster
+from sluice.gateway.status.cluster_page import ClusterPage, render_cluster
 from sluice.gateway.status.events import Event
 from sluice.gateway.status.guide import PAGES, guide_page
 from sluice.gateway.status.history import History
@@ -99,7 +99,7 @@ class PageSources:
     history: History = field(default_factory=History)
     events: Callable[[], Sequence[Event]] = tuple
     """Returns the last events, the newest first."""
-    cluster: ClusterView | None = None
+    cluster: ClusterPage | None = None
     colours: Colours = field(default_factory=Colours)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.node.node import Node
-from sluice.gateway.status.cluster_page import FRESH_SECONDS, ClusterView, NodeLine, page_of, render_cluster
+from sluice.gateway.status.cluster_page import FRESH_SECONDS, ClusterPage, NodeLine, page_of, render_cluster
 from tests.gateway.status.test_status_page import Page
 from tests.nodes import KEY, LOOPBACK, make_blocks, running_node, until, wire_to
 
@@ -64,7 +64,7 @@ async def test_a_node_that_is_ahead_is_compared_at_the_last_block_here(tmp_path:
     async with running_node(tmp_path / "a") as a, running_node(tmp_path / "b") as b:
         await published(a)
         await published(b, count=2)  # as a peer of the other it would catch up
-        view = ClusterView(b.reporter.report, b.store, [str(a.grpc_address)])
+        view = ClusterPage(b.reporter.report, b.store, [str(a.grpc_address)])
         own, other = await view.lines()
         assert (own.last, other.last, other.has_same_chain, other.compared_at) == (1, 3, True, 1)
         assert other.page == f"http://{a.http_address}/"

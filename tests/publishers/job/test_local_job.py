@@ -337,7 +337,7 @@ def test_the_second_interrupt_ends_it_at_once(unanswered: subprocess.Popen[str])
     unanswered.send_signal(signal.SIGINT)
     time.sleep(0.5)
     unanswered.send_signal(signal.SIGINT)
-    _, said = unanswered.communicate(timeout=20)
+    _, said = unanswered.communicate(timeout=60)
     assert unanswered.returncode == 130
     assert "Go on with:" in said
     assert "Traceback" not in said
