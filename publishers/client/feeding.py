@@ -51,7 +51,9 @@ async def paced(
     loop = asyncio.get_running_loop()
     started, count = loop.time(), 0
     if opened_at is not None:
-        started += opened_at - time.time() + PACE_LEAD_SECONDS
+        # The clocks of two machines may differ.
+        ago = min(max(time.time() - opened_at, 0.0), PACE_LEAD_SECONDS)
+        started += PACE_LEAD_SECONDS - ago
     async for block in blocks:
         due = started + (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, due - loop.time()))

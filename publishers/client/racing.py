@@ -134,13 +134,15 @@ async def race(
         asyncio.create_task(_run(_client(racer, options, on_client), racer, lane, pace))
         for racer, lane in zip(racers, pump.lanes, strict=True)
     ]
+    is_pumped = False
     try:
         results = await asyncio.gather(*runs)
+        is_pumped = pumping.done()
     finally:
         for task in (pumping, *runs):
             task.cancel()
         await asyncio.gather(pumping, *runs, return_exceptions=True)
-    if pump.error is not None:
+    if is_pumped and pump.error is not None:  # else the pump was cancelled above
         raise pump.error
     failures = [result for result in results if isinstance(result, PublishFailed)]
     if len(failures) == len(racers):

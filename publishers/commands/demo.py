@@ -83,7 +83,8 @@ class DemoFailed(PublisherError):
     default=20.0,
     show_default=True,
     metavar="BLOCKS",
-    help="Blocks a second that the network makes; 0: as many as the nodes take.",
+    help="Blocks a second that the network makes; 0: as many as the nodes take, which may be over before "
+    "anything goes wrong.",
 )
 @click.option("--transactions-per-block", type=int, default=10, show_default=True, help="Of made blocks.")
 @click.option("--item-bytes", type=int, default=1024, show_default=True, help="Largest items of made blocks.")

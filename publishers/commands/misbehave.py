@@ -83,7 +83,8 @@ def command(
     ahead       offer a block far above the next one: BehindPublisher
 
     It offers the next block of the chain until no other publisher has it. A gateway that keeps the protocol
-    stores the same chain as without it. Alone at a gateway, a publisher that hangs may hear nothing for
+    stores the same chain as without it; one that checks no proofs (verify.mode hash) stores what bad-proof
+    sends. Alone at a gateway, a publisher that hangs may hear nothing for
     publish.idle_timeout_seconds.
 
     Exit status 1 if the gateway answers something else, or nothing.

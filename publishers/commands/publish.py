@@ -31,7 +31,7 @@ from sluice.publishers.commands.publish_display import Display, report_json, rep
 from sluice.publishers.errors import OptionError
 from sluice.publishers.job.checkpoint import FollowCheckpoint
 from sluice.publishers.job.job import JobReport, publish
-from sluice.publishers.job.local_chain import size_of, why_spark
+from sluice.publishers.job.local_chain import open_chain, size_of, why_spark
 from sluice.publishers.job.local_job import publish_locally
 from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
@@ -473,8 +473,6 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
 
 def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
     engine = _engine_of(request)
-    if request.checkpoint is None:
-        check_before_spark(request.source, request.numbers)
     if request.key is not None and (engine == "local" or is_local(request.master)):
         request.key.load()  # whoever signs is on this machine: refuse a wrong key now
     run = _run_locally if engine == "local" else _run_spark
@@ -518,13 +516,14 @@ def _say_if_none_takes_blocks(request: _Request, display: Display) -> None:
 
 
 def _run_locally(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    chain = open_chain(request.source, request.numbers)
     _say_if_none_takes_blocks(request, display)
     with interrupts.graceful() as stop:
         return publish_locally(
             request.source,
             request.gateways,
             request.publisher_count,
-            numbers=request.numbers,
+            chain=chain,
             key=request.key,
             publisher_prefix=request.publisher_prefix,
             tls=request.tls,
@@ -535,6 +534,8 @@ def _run_locally(request: _Request, interrupts: Interrupts, display: Display) ->
 
 
 def _run_spark(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
+    if request.checkpoint is None:
+        check_before_spark(request.source, request.numbers)
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:

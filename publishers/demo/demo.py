@@ -164,12 +164,13 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
             "TCP reader": TcpReader("tcp-reader", cluster.tcp, block_at, first, last),
             "gRPC reader": GrpcReader("grpc-reader", cluster.grpc, block_at, first, last),
         }
-        for reader in readers.values():
-            reader.start()
+        mode = "hash" if "hash" in arguments else "full"
         publishing = _Publishing(options, source, cluster.grpc, show)
         cleanup.callback(publishing.stop)
         publishing.begin()
-        timeline = _Timeline(cluster, block_of, numbers, publishing)
+        for reader in readers.values():
+            reader.start()
+        timeline = _Timeline(cluster, block_of, numbers, publishing, checks_proofs=mode == "full")
         publishing.start()
         timeline.start()
         while publishing.is_alive() or timeline.is_alive():
@@ -179,7 +180,6 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
         _await_all(publishing, readers, cluster, numbers)
         _show_counts(show, publishing, readers, numbers)
         cluster.stop()
-        mode = "hash" if "hash" in arguments else "full"
         return _result(options, source, mode, numbers, publishing, readers, cluster, timeline)
 
 
@@ -312,6 +312,8 @@ class _Timeline(threading.Thread):
         block_of: Callable[[int], Block | None],
         numbers: range,
         publishing: _Publishing,
+        *,
+        checks_proofs: bool,
     ) -> None:
         super().__init__(name="timeline", daemon=True)
         self.outcomes: dict[Misbehaviour, Outcome] = {}
@@ -321,18 +323,14 @@ class _Timeline(threading.Thread):
         self._block_of = block_of
         self._numbers = numbers
         self._publishing = publishing
+        self._checks_proofs = checks_proofs
         self._show = publishing.show
 
     def run(self) -> None:
         """Do all steps; one that goes wrong ends it."""
         steps: tuple[tuple[float, Callable[[], None]], ...] = (
             (0.1, lambda: self._misbehave(Misbehaviour.HANG, "a publisher hangs in the middle of a block")),
-            (
-                0.25,
-                lambda: self._misbehave(
-                    Misbehaviour.BAD_PROOF, "a publisher sends a block with a wrong proof"
-                ),
-            ),
+            (0.25, self._send_bad_proof),
             (0.4, lambda: self._misbehave(Misbehaviour.REPEAT, "a publisher lags: it offers stored blocks")),
             (0.55, self._fail_over),
         )
@@ -343,6 +341,10 @@ class _Timeline(threading.Thread):
         except (PublisherError, GatewayError, OSError, grpc.RpcError) as error:
             self.error = error
             self._show.happened(f"went wrong: {error}")
+
+    def _send_bad_proof(self) -> None:
+        if self._checks_proofs:  # else the block would be stored
+            self._misbehave(Misbehaviour.BAD_PROOF, "a publisher sends a block with a wrong proof")
 
     def _await(self, number: int) -> bool:
         """Wait until a block is stored; return False if the publishers ended before."""

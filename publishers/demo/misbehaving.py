@@ -9,6 +9,7 @@ Source: docs/protocol.md, "What the node answers to a block's header"; docs/spec
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,13 @@ from sluice.gateway.services.node_service import held_of
 from sluice.gateway.transport.channels import ClientTls, open_channel
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_items import header_item
-from sluice.publishers.client.client import PUBLISHER_ID_METADATA, event_of, request_of
+from sluice.publishers.client.client import (
+    PUBLISHER_ID_METADATA,
+    REFUSAL_SECONDS_MAX,
+    REFUSAL_STATUS_SECONDS_MAX,
+    event_of,
+    request_of,
+)
 from sluice.publishers.errors import MisbehaviourFailed
 from sluice.publishers.protocol.item_sets import split_items
 from sluice.publishers.protocol.messages import (
@@ -58,8 +65,10 @@ class Misbehaviour(StrEnum):
 
 
 AHEAD_BLOCKS: Final = 1_000
-_LOST_SECONDS: Final = 0.2
-"""Time in which a gateway says that another publisher has the block."""
+_QUIET_SECONDS: Final = 0.2
+"""Most gateways say in this time that another publisher has the block."""
+_LOST_SECONDS: Final = 1.0
+"""Longest wait for that word before a connection is closed."""
 _ENDS: Final = {
     Misbehaviour.HANG: EndCode.TIMEOUT,
     Misbehaviour.BAD_PROOF: EndCode.BAD_BLOCK_PROOF,
@@ -103,14 +112,19 @@ async def misbehave(
     """
     channel = open_channel(gateway, tls)
     metadata = ((PUBLISHER_ID_METADATA, publisher_id),)
+    deadline = time.monotonic() + patience_seconds
+    known: int | None = None
     try:
         while True:
             first, last = await _held(channel)
+            if known is not None:  # a gateway may not serve its status
+                last = known if last is None else max(known, last)
             stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
             call: Any = stub.publishBlockStream(metadata=metadata)
+            stream = _Stream(kind, call, block_of, patience_seconds, say)
+            reading = asyncio.create_task(stream.read())
             try:
-                stream = _Stream(kind, call, block_of, patience_seconds, say)
-                reading = asyncio.create_task(stream.read())
+                await _admitted(call)
                 outcome = await stream.run(first, last)
             finally:
                 call.cancel()
@@ -119,8 +133,20 @@ async def misbehave(
                 raise stream.error
             if outcome is not None:
                 return outcome
+            known = stream.last_told
+            if time.monotonic() > deadline:
+                raise MisbehaviourFailed(f"other publishers had every block for {patience_seconds:g} s")
     finally:
         await channel.close()
+
+
+async def _admitted(call: Any) -> None:
+    """Wait briefly for a refusal: gRPC loses the status of a call that is written to after it."""
+    with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError):
+        async with asyncio.timeout(REFUSAL_SECONDS_MAX):
+            await call.initial_metadata()
+        async with asyncio.timeout(REFUSAL_STATUS_SECONDS_MAX):
+            await call.code()
 
 
 async def _held(channel: grpc.aio.Channel) -> tuple[int | None, int | None]:
@@ -155,6 +181,8 @@ class _Stream:
         self._say = say
         self.error: grpc.aio.AioRpcError | None = None
         """The status with which the gateway ended the call, if it is no OK."""
+        self.last_told: int | None = None
+        """The gateway's last block, where it ended the stream with DUPLICATE_BLOCK."""
         self._answers: list[str] = []
         self._unsaid: str | None = None
         """What was sent; if another publisher has the block, it was for nothing."""
@@ -191,24 +219,25 @@ class _Stream:
         """Offer the next block until no other publisher has it, and misbehave with it."""
         while True:
             self._unsaid = await self._send_part(number)
-            event = await self._hear(_LOST_SECONDS)
-            while isinstance(event, Acknowledged) and event.number < number:
-                event = await self._hear(_LOST_SECONDS)
-            if isinstance(event, Skipped | Acknowledged):
-                number += 1
-            elif isinstance(event, NodeBehind):
-                number = 0 if event.last is None else event.last + 1
-            elif isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
-                return None
-            elif isinstance(event, StreamEnded):
-                return self._ended(number, event)
-            else:
+            event = await self._answer_to(number, _QUIET_SECONDS)
+            if event is None:
                 self._say_sent()
-                break
-        if self._kind is Misbehaviour.DISCONNECT:
-            self._say("closed the connection")
-            return Outcome(number, tuple(self._answers), is_expected=True)
-        return await self._await_end(number)
+                is_gone = self._kind is Misbehaviour.DISCONNECT
+                event = await self._answer_to(number, _LOST_SECONDS if is_gone else self._patience_seconds)
+            if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
+                self.last_told = event.last
+                return None
+            if isinstance(event, StreamEnded):
+                return self._ended(number, event)
+            if isinstance(event, NodeBehind):
+                number = 0 if event.last is None else event.last + 1
+            elif event is not None:
+                number += 1
+            elif self._kind is Misbehaviour.DISCONNECT:
+                self._say("closed the connection")
+                return Outcome(number, tuple(self._answers), is_expected=True)
+            else:
+                return Outcome(number, tuple(self._answers), is_expected=False)
 
     async def _send_part(self, number: int) -> str:
         block = self._block_of(number)
@@ -237,32 +266,25 @@ class _Stream:
 
     async def _offer_ahead(self, next_number: int) -> Outcome:
         number = next_number + AHEAD_BLOCKS
-        block = self._block_of(next_number)
-        if block is None:
-            raise MisbehaviourFailed(f"the source does not have block {next_number}")
         self._say(f"offers block {number}, {AHEAD_BLOCKS} above the next one")
         await self._send(number, (header_item(number, 0),))
         event = await self._answer_to(number)
         return Outcome(number, tuple(self._answers), is_expected=isinstance(event, NodeBehind))
 
-    async def _await_end(self, number: int) -> Outcome:
-        event = await self._answer_to(number)
-        if isinstance(event, StreamEnded):
-            return self._ended(number, event)
-        return Outcome(number, tuple(self._answers), is_expected=False)
-
     def _ended(self, number: int, event: StreamEnded) -> Outcome:
         return Outcome(number, tuple(self._answers), is_expected=_ENDS.get(self._kind) is event.code)
 
-    async def _answer_to(self, number: int) -> Event | None:
-        """Wait for an answer that is no acknowledgement, and no word about another block."""
+    async def _answer_to(self, number: int, seconds: float | None = None) -> Event | None:
+        """Wait for what a gateway says of this block, or of the stream; None: nothing in time."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_seconds
+        deadline = loop.time() + (self._patience_seconds if seconds is None else seconds)
         while (left := deadline - loop.time()) > 0:
             event = await self._hear(left)
             if event is None or isinstance(event, StreamEnded | NodeBehind):
                 return event
             if isinstance(event, Skipped) and event.number == number:
+                return event
+            if isinstance(event, Acknowledged) and event.number >= number:
                 return event
         return None
 
@@ -297,7 +319,10 @@ class _Stream:
 
 def _with_bad_proof(block: Block) -> Block:
     items = list(block.items)
-    at = max(place for place, item in enumerate(items) if kind_of(item) == ItemKind.BLOCK_PROOF)
+    proofs = [place for place, item in enumerate(items) if kind_of(item) == ItemKind.BLOCK_PROOF]
+    if not proofs:
+        raise MisbehaviourFailed(f"block {block.number} has no proof that could be wrong")
+    at = proofs[-1]
     items[at] = items[at][:-1] + bytes((items[at][-1] ^ 1,))
     return Block(block.number, tuple(items))
 

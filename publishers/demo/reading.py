@@ -25,7 +25,7 @@ from sluice.publishers.sources.entry_server import EntryServers
 
 __all__ = ["GrpcReader", "ReadTotals", "Reader", "TcpReader"]
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """Longest time without anything new."""
 
 

@@ -22,13 +22,14 @@ from sluice.publishers.blocks.block_check import OfferCheck
 from sluice.publishers.blocks.block_places import BlockPlace
 from sluice.publishers.blocks.linking import sign_block
 from sluice.publishers.blocks.signing_key import KeyPlace
-from sluice.publishers.blocks.stream_grouping import StreamBlocks
+from sluice.publishers.blocks.stream_grouping import StreamBlocks, plan_blocks, segments_of
 from sluice.publishers.errors import BlockListError, OptionError
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from sluice.publishers.spark.chain_sources import (
     check_ends,
+    file_options,
     listed_places,
     served_entries,
     server_options,
@@ -64,6 +65,8 @@ class LocalChain:
     """None: unknown before the blocks are read."""
     last_block: int | None = None
     """None: unknown before the blocks are read."""
+    is_checked: bool = False
+    """True: the source wants its blocks checked, whatever the sink wants."""
 
 
 def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
@@ -78,8 +81,9 @@ def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
     if what is not None:
         raise OptionError("engine", f"local with {what}", "spark, which alone reads it")
     if source.kind == "blockfiles":
-        folders, places = listed_places(source, numbers)
-        return LocalChain(partial(_read_places, folders, places), places[0].number, places[-1].number)
+        options, places = listed_places(source, numbers)
+        blocks = partial(_read_places, options.folders, places)
+        return LocalChain(blocks, places[0].number, places[-1].number, options.is_checked)
     if source.kind == "blockstream":
         gateways, first, to = subscribed(source, numbers)
         return LocalChain(lambda: gateways.blocks(first, to), first, to)
@@ -91,6 +95,8 @@ def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
     if not source.is_network:
         return LocalChain(partial(_decoded, source, numbers, entries))
     last = numbers.end - 1 if numbers.end is not None else None
+    if not source.is_server:
+        last = _planned_last(source, numbers, entries)
     return LocalChain(partial(_made, source, numbers, entries), numbers.first, last)
 
 
@@ -108,9 +114,9 @@ def size_of(source: SourceName, numbers: NumberRange) -> int | None:
     Raises BlockListError or OptionError.
     """
     if source.kind == "blockfiles":
-        folders, places = listed_places(source, numbers)
-        if folders.is_remote:
+        if file_options(source).folders.is_remote:
             return None
+        _, places = listed_places(source, numbers)
         return sum(Path(path).stat().st_size for path in {place.path for place in places})
     if source.is_server or source.kind not in ("datastream", "file"):
         return None
@@ -118,19 +124,18 @@ def size_of(source: SourceName, numbers: NumberRange) -> int | None:
 
 
 def prepared(blocks: Iterator[Block], key: KeyPlace | None, *, is_checked: bool) -> Iterator[Block]:
-    """Yield the blocks as they are sent: checked, and signed if there is a key.
+    """Yield the blocks as they are sent: signed if there is a key, then checked.
 
     Raises BadBlock, KeyFileError or PrepareError.
     """
     check = OfferCheck()
     signing_key = None if key is None else key.load()
     for block in blocks:
+        if signing_key is not None:
+            block = Block(block.number, sign_block(block.number, block.items, signing_key))
         if is_checked:
             check.check(block)
-        if signing_key is None:
-            yield block
-        else:
-            yield Block(block.number, sign_block(block.number, block.items, signing_key))
+        yield block
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
@@ -182,6 +187,23 @@ def _decoded(source: SourceName, numbers: NumberRange, entries: _Entries) -> Ite
         if stored.number not in numbers:
             return
         yield Block(stored.number, stored.items)
+
+
+def _planned_last(source: SourceName, numbers: NumberRange, entries: _Entries) -> int:
+    """Return the last block that is made of a file, which is read for that."""
+    options = NetworkOptions.parse(source.options, is_server=False)
+    segments = segments_of(options.grouping, ((one.number, one.type, one.data) for one in entries()))
+    plan = plan_blocks(
+        options.grouping,
+        segments,
+        is_whole=options.keep_incomplete,
+        block_bytes_max=options.block_bytes_max,
+    )
+    count = len(plan.starts)
+    if not count:
+        raise BlockListError(str(source), "its entries make no complete block")
+    check_ends(source, numbers, (0, count - 1), range(count))
+    return count - 1 if numbers.end is None else numbers.end - 1
 
 
 def _made(source: SourceName, numbers: NumberRange, entries: _Entries) -> Iterator[Block]:

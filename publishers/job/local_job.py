@@ -13,8 +13,11 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
 
+from sluice.datastream.errors import DatastreamError
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.errors import GatewayError
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.blocks.signing_key import KeyPlace
@@ -41,7 +44,8 @@ from sluice.publishers.spark.source_names import SourceName
 
 __all__ = ["publish_locally"]
 
-_STOP_WAIT_SECONDS = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
+_SOURCE_ERRORS: Final = (PublisherError, GatewayError, DatastreamError, OSError)
+_STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 
 
 def publish_locally(
@@ -50,6 +54,7 @@ def publish_locally(
     publishers: int = 1,
     *,
     numbers: NumberRange | None = None,
+    chain: LocalChain | None = None,
     key: KeyPlace | None = None,
     publisher_prefix: str = "publisher",
     tls: ClientTls | None = None,
@@ -59,11 +64,13 @@ def publish_locally(
 ) -> JobReport:
     """Publish a chain by racing publishers in this process; the arguments are those of `job.publish`.
 
+    Args:
+        chain: what `open_chain` found for this source and these numbers, if it was asked already.
+
     Raises:
         PublisherError: the source cannot be read or is no chain, or an option is wrong; nothing was sent.
     """
-    numbers = numbers or NumberRange()
-    chain = open_chain(source, numbers)
+    chain = chain or open_chain(source, numbers or NumberRange())
     prioritized = gateways_of({"gateways": ",".join(gateways)})
     texts = {**current_names(sink_options or {}, FORMER_NAMES), **tls_gateway_options(tls)}
     if source.is_network:
@@ -119,7 +126,9 @@ class _Race(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._give_up_at: float | None = None
+        self._read_count = 0
         self._is_read = False
+        """True if the source was read to its end, and not only the part before a stop."""
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -134,12 +143,14 @@ class _Race(threading.Thread):
     async def _publish(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         first = self._options[0]
-        blocks = prepared(self._chain.blocks(), self._key, is_checked=first.is_checked)
+        is_checked = first.is_checked or self._chain.is_checked
+        blocks = prepared(self._chain.blocks(), self._key, is_checked=is_checked)
         ahead = PreparedBlocks(blocks, first.prepared_bytes)
         ahead.start()
 
         async def read() -> AsyncIterator[Block]:
             async for block in ahead:
+                self._read_count += 1
                 yield block
             self._is_read = True
 
@@ -204,14 +215,17 @@ class _Race(threading.Thread):
     def report(self) -> JobReport:
         """Return the report of a race that is over; raise an error that is no publisher's."""
         rows = self._rows(with_latency=True)
-        if isinstance(self._error, PublisherError) and not isinstance(self._error, PublishFailed):
+        is_stopped = self._give_up_at is not None
+        if isinstance(self._error, _SOURCE_ERRORS) and not isinstance(self._error, PublishFailed):
             reasons = {row.publisher_id: str(self._error) for row in rows}  # of the source, which all share
-        elif self._error is None or isinstance(self._error, PublishFailed):
+        elif self._error is None or isinstance(self._error, PublishFailed) or is_stopped:
             reasons = {row.publisher_id: row.failure for row in rows if row.failure is not None}
         else:
             raise self._error
-        is_stopped = self._give_up_at is not None
-        is_whole = self._is_read and not any(row.unacknowledged for row in rows)
+        # A publisher may be stopped while blocks that were read still wait for it.
+        is_whole = self._is_read and all(
+            row.blocks == self._read_count and not row.unacknowledged for row in rows
+        )
         firsts = [row.first_block for row in rows if row.first_block is not None]
         lasts = [row.last_block for row in rows if row.last_block is not None]
         chain = self._chain

@@ -150,7 +150,9 @@ async def _publish(
                     options.client_options(),
                     options.prepared_bytes,
                     link.watch,
-                    options.pace(is_beginning=not must_wait, opened_at=link.opened_at),
+                    options.pace(
+                        is_beginning=not must_wait and batch in (NO_BATCH, 0), opened_at=link.opened_at
+                    ),
                 )
                 link.check()
             return reports

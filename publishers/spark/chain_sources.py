@@ -27,7 +27,6 @@ from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import BlockGateways
 from sluice.publishers.sources.entry_server import connect_to_stream
 from sluice.publishers.spark.failures import reason_in
-from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.source_names import SourceName
 from sluice.publishers.spark.source_options import (
     FileOptions,
@@ -47,6 +46,7 @@ __all__ = [
     "check_followed",
     "check_options",
     "checked_where_read",
+    "file_options",
     "listed_places",
     "served_entries",
     "server_options",
@@ -203,12 +203,18 @@ def _paths(source: SourceName) -> dict[str, str]:
     return {"paths": json.dumps(source.locations)}
 
 
-def listed_places(source: SourceName, numbers: NumberRange) -> tuple[BlockFolders, list[BlockPlace]]:
-    """Return the places of the wanted blocks; both ends of `numbers` must be there.
+def file_options(source: SourceName) -> FileOptions:
+    """Return the options of block files; raise OptionError."""
+    return FileOptions.parse({**_paths(source), **source.options})
+
+
+def listed_places(source: SourceName, numbers: NumberRange) -> tuple[FileOptions, list[BlockPlace]]:
+    """Return the options, and the places of the wanted blocks; both ends of `numbers` must be there.
 
     Raises BlockListError or OptionError.
     """
-    folders = FileOptions.parse({**_paths(source), **source.options}).folders
+    options = file_options(source)
+    folders = options.folders
     places = folders.blocks()
     if not places:
         check_no_gaps(folders.path, places)
@@ -216,7 +222,7 @@ def listed_places(source: SourceName, numbers: NumberRange) -> tuple[BlockFolder
     wanted = [place for place in places if place.number in numbers]
     check_ends(source, numbers, there, {place.number for place in wanted})
     check_no_gaps(folders.path, wanted)
-    return folders, wanted
+    return options, wanted
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:

@@ -108,3 +108,20 @@ async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.Monke
         # A block is due every 1,000 s and up to half of that later, by chance; no time passes here.
         for count, seconds in enumerate(asked):
             assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500
+
+
+async def test_a_clock_that_differs_neither_delays_nor_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    async def source() -> AsyncIterator[Block]:
+        yield Block(0, ())
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for apart_seconds, lead_seconds in ((600.0, PACE_LEAD_SECONDS), (-600.0, 0.0)):
+        asked.clear()
+        opened_at = time.time() + apart_seconds
+        assert [block.number async for block in paced(source(), 1000, opened_at=opened_at)] == [0]
+        assert lead_seconds - 0.5 <= asked[0] <= lead_seconds + 0.01

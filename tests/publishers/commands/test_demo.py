@@ -84,6 +84,20 @@ def test_it_runs_from_end_to_end_without_spark(tmp_path: Path, capsys: pytest.Ca
     check_result(json.loads(said.out), folder, 120)
 
 
+def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block with a wrong proof would be stored: that step is left out."""
+    source, folder = tmp_path / "source", tmp_path / "demo"
+    source.mkdir()
+    for block in make_blocks(120):
+        write_block_file(source / f"{block.number}.blk", block)
+    status = main(["demo", "--folder", str(folder), "--quick", "--source", str(source), "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    result = json.loads(said.out)
+    assert [claim["name"] for claim in result["claims"]] == [name for name in CLAIMS if name != "bad-proof"]
+    assert result["verification_mode"] == "hash"
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark_for_commands")
 def test_it_runs_from_end_to_end_with_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

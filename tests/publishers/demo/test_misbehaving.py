@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.commands.misbehave import command
 from sluice.publishers.demo.misbehaving import AHEAD_BLOCKS
@@ -126,3 +128,39 @@ def test_a_refused_stream_says_why(tmp_path: Path, chain: Path) -> None:
             run("hang", *words, "--tls-cert", bob.certificate, "--tls-key", bob.key)
         status, said = run("bad-proof", *words, "--tls-cert", alice.certificate, "--tls-key", alice.key)
         assert (status, said["block"]) == (0, 0)
+
+
+def test_a_gateway_that_tells_its_last_block_only_when_asked_to_take_it(tmp_path: Path, chain: Path) -> None:
+    """Without `serverStatus` the first answer tells where to go on."""
+
+    async def behind(stream: FakeStream) -> None:
+        number, _ = await stream.header()
+        if number <= 5:
+            await stream.end("DUPLICATE_BLOCK", 5)
+        else:
+            await stream.end("TIMEOUT", 5)
+        await stream.drain()
+
+    with running(FakeNode(default=behind)) as node:
+        status, said = run("hang", "--source", chain, "--gateway", node.address)
+        assert (status, said["block"], node.stream_count) == (0, 6, 2)
+
+
+def test_a_late_skip_is_heard(chain: Path) -> None:
+    async def slow(stream: FakeStream) -> None:
+        number, _ = await stream.header()
+        await asyncio.sleep(0.5)
+        await stream.skip(number)
+        await stream.header()
+        await stream.end("TIMEOUT", 2**64 - 1)
+        await stream.drain()
+
+    with running(FakeNode(default=slow)) as node:
+        status, said = run("hang", "--source", chain, "--gateway", node.address)
+    assert (status, said["block"]) == (0, 1)
+
+
+def test_a_block_without_a_proof_has_none_that_could_be_wrong(tmp_path: Path) -> None:
+    write_block_file(tmp_path / "0.blk", Block(0, BLOCKS[0].items[:-1]))
+    with running(FakeNode()) as node, pytest.raises(MisbehaviourFailed, match="block 0 has no proof"):
+        run("bad-proof", "--source", tmp_path, "--gateway", node.address)

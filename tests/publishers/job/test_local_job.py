@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.items import ItemKind, kind_of
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import read_chain
 from sluice.publishers.blocks.linking import sign_block
@@ -24,7 +26,7 @@ from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
 from sluice.publishers.errors import BlockListError, OptionError
-from sluice.publishers.job.local_chain import open_chain, size_of, why_spark
+from sluice.publishers.job.local_chain import LocalChain, open_chain, size_of, why_spark
 from sluice.publishers.job.local_job import publish_locally
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.report import JobProgress
@@ -154,6 +156,10 @@ def test_a_networks_stream_becomes_the_blocks_that_spark_makes(
         streamer.close()
     assert report.is_complete, report.failures
     assert node.received == expected
+    if not is_server:
+        file = parse_source(f"file:{folder / 'datastream.bin'}", options)
+        with pytest.raises(BlockListError, match=f"block {len(expected)} is not there"):
+            open_chain(file, NumberRange(0, len(expected) + 1))
 
 
 def test_a_refused_block_fails_with_one_line_and_the_others_go_on(tmp_path: Path) -> None:
@@ -189,6 +195,20 @@ def test_when_all_gave_up_each_says_why(chain: SourceName) -> None:
         report = publish_locally(chain, [node.address], 2)
     assert [failure.publisher_id for failure in report.failures] == ["publisher-1", "publisher-2"]
     assert all("BAD_BLOCK_PROOF" in failure.reason for failure in report.failures)
+
+
+def test_when_all_gave_up_before_the_source_ended_they_say_why(tmp_path: Path) -> None:
+    """What is left in the source is then nobody's, and no reason."""
+    source = files_of(tmp_path, list(BlockMaker(1, key_of_seed(1), SMALL).blocks(60)))
+
+    async def refuse(stream: FakeStream) -> None:
+        block = await stream.block()
+        await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
+        await stream.drain()
+
+    with running(FakeNode(default=refuse)) as node:
+        report = publish_locally(source, [node.address], 2, sink_options={"cache_bytes": "8000"})
+    assert ["BAD_BLOCK_PROOF" in failure.reason for failure in report.failures] == [True, True]
 
 
 def test_a_bad_block_stops_all_with_the_blocks_before_it_stored(tmp_path: Path) -> None:
@@ -265,6 +285,57 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(tmp_path: Pa
     assert node.received == blocks
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["the end is known", "the end is unknown"])
+def test_stop_in_a_race_of_two_is_no_end(tmp_path: Path, is_known: bool) -> None:
+    """The source is read long before the last block is due."""
+    source = files_of(tmp_path, make_blocks(30))
+    chain = open_chain(source, NumberRange())
+    if not is_known:
+        chain = LocalChain(chain.blocks)
+    stop = threading.Event()
+
+    def stop_soon(progress: JobProgress) -> None:
+        if progress.safe_through is not None and progress.safe_through >= 5:
+            stop.set()
+
+    with node_thread(tmp_path / "node") as node:
+        options = {"blocks_per_second": "10"}
+        gateways = [str(node.grpc_address)]
+        report = publish_locally(
+            source, gateways, 2, chain=chain, sink_options=options, stop=stop, on_progress=stop_soon
+        )
+        assert (node.store.last_number or 0) < 29
+    assert (report.is_interrupted, report.is_complete, report.failures) == (True, False, ())
+
+
+def test_blocks_are_signed_and_then_checked(tmp_path: Path, key: KeyPlace) -> None:
+    bare = [Block(block.number, block.items[:-1]) for block in BLOCKS]
+    assert all(kind_of(block.items[-1]) == ItemKind.BLOCK_FOOTER for block in bare)
+    source = files_of(tmp_path, bare)
+    with running(FakeNode()) as node:
+        assert publish_locally(source, [node.address], key=key).is_complete
+        options = {"check": "false"}
+        source = parse_source(f"blockfiles:{tmp_path}", {"check": "true"})
+        report = publish_locally(source, [node.address], sink_options=options)
+    assert [block.number for block in node.received] == list(range(12))
+    (failure,) = report.failures  # the source wants what the sink does not
+    assert failure.reason.startswith("block 0 ")
+
+
+def test_a_source_that_fails_in_the_middle_is_reported(tmp_path: Path) -> None:
+    source = files_of(tmp_path, BLOCKS)
+
+    def blocks() -> Iterator[Block]:
+        yield from BLOCKS[:3]
+        raise LayoutError("entry 9", "nonsense", "an item")
+
+    with running(FakeNode()) as node:
+        report = publish_locally(source, [node.address], chain=LocalChain(blocks))
+    (failure,) = report.failures
+    assert "nonsense" in failure.reason
+    assert not report.is_complete
+
+
 def test_a_pace_holds_each_publisher_and_winners_change(tmp_path: Path) -> None:
     blocks = make_blocks(30)
     source = files_of(tmp_path, blocks)
@@ -315,7 +386,10 @@ def unanswered(chain: SourceName) -> Iterator[subprocess.Popen[str]]:
     with (
         running(FakeNode(default=mute)) as node,
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(chain), node.address], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", PROGRAM, str(chain), node.address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process,
     ):
         deadline = time.monotonic() + 60
@@ -337,7 +411,7 @@ def test_the_second_interrupt_ends_it_at_once(unanswered: subprocess.Popen[str])
     unanswered.send_signal(signal.SIGINT)
     time.sleep(0.5)
     unanswered.send_signal(signal.SIGINT)
-    _, said = unanswered.communicate(timeout=60)
-    assert unanswered.returncode == 130
+    printed, said = unanswered.communicate(timeout=60)
+    assert (unanswered.returncode, printed) == (130, "")  # after the first alone it prints a report
     assert "Go on with:" in said
     assert "Traceback" not in said
