@@ -124,7 +124,8 @@ async def misbehave(
             stream = _Stream(kind, call, block_of, patience_seconds, say)
             reading = asyncio.create_task(stream.read())
             try:
-                await _admitted(call)
+                if known is None:
+                    await _admitted(call)
                 outcome = await stream.run(first, last)
             finally:
                 call.cancel()
@@ -142,7 +143,7 @@ async def misbehave(
 
 async def _admitted(call: Any) -> None:
     """Wait briefly for a refusal: gRPC loses the status of a call that is written to after it."""
-    with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError):
+    with suppress(TimeoutError, grpc.aio.AioRpcError):
         async with asyncio.timeout(REFUSAL_SECONDS_MAX):
             await call.initial_metadata()
         async with asyncio.timeout(REFUSAL_STATUS_SECONDS_MAX):
@@ -203,6 +204,7 @@ class _Stream:
 
     async def run(self, first: int | None, last: int | None) -> Outcome | None:
         """Misbehave; return None if the blocks moved on, and another stream must begin."""
+        last = self._last_heard(last)
         next_number = 0 if last is None else last + 1
         try:
             if self._kind is Misbehaviour.REPEAT:
@@ -215,15 +217,28 @@ class _Stream:
         except _CallOver:
             return Outcome(next_number, tuple(self._answers), is_expected=False)
 
+    def _last_heard(self, last: int | None) -> int | None:
+        """Return the last block, by the acknowledgements that came since the stream is open."""
+        heard: list[Event | None] = []
+        while not self._heard.empty():
+            heard.append(self._heard.get_nowait())
+        for event in heard:
+            if isinstance(event, Acknowledged):
+                last = event.number if last is None else max(last, event.number)
+            else:
+                self._heard.put_nowait(event)
+        return last
+
     async def _win(self, number: int) -> Outcome | None:
         """Offer the next block until no other publisher has it, and misbehave with it."""
         while True:
             self._unsaid = await self._send_part(number)
-            event = await self._answer_to(number, _QUIET_SECONDS)
+            event = await self._answer_to(number, _QUIET_SECONDS, or_stored=True)
             if event is None:
                 self._say_sent()
                 is_gone = self._kind is Misbehaviour.DISCONNECT
-                event = await self._answer_to(number, _LOST_SECONDS if is_gone else self._patience_seconds)
+                seconds = _LOST_SECONDS if is_gone else self._patience_seconds
+                event = await self._answer_to(number, seconds, or_stored=True)
             if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
                 self.last_told = event.last
                 return None
@@ -274,8 +289,13 @@ class _Stream:
     def _ended(self, number: int, event: StreamEnded) -> Outcome:
         return Outcome(number, tuple(self._answers), is_expected=_ENDS.get(self._kind) is event.code)
 
-    async def _answer_to(self, number: int, seconds: float | None = None) -> Event | None:
-        """Wait for what a gateway says of this block, or of the stream; None: nothing in time."""
+    async def _answer_to(
+        self, number: int, seconds: float | None = None, *, or_stored: bool = False
+    ) -> Event | None:
+        """Wait for what a gateway says of this block, or of the stream; None: nothing in time.
+
+        With `or_stored` an acknowledgement of the block is an answer, too: another publisher brought it.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._patience_seconds if seconds is None else seconds)
         while (left := deadline - loop.time()) > 0:
@@ -284,7 +304,7 @@ class _Stream:
                 return event
             if isinstance(event, Skipped) and event.number == number:
                 return event
-            if isinstance(event, Acknowledged) and event.number >= number:
+            if or_stored and isinstance(event, Acknowledged) and event.number >= number:
                 return event
         return None
 

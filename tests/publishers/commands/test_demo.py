@@ -78,7 +78,7 @@ def check_result(result: dict[str, Any], folder: Path, count: int) -> None:
 
 def test_it_runs_from_end_to_end_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    status = main(["demo", "--folder", str(folder), "--quick", "--blocks", "120", "--json"])
+    status = main(["demo", "--folder", str(folder), "--quick", "--blocks", "120", "--rate", "10", "--json"])
     said = capsys.readouterr()
     assert status == 0, said.err
     check_result(json.loads(said.out), folder, 120)
@@ -90,7 +90,9 @@ def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.C
     source.mkdir()
     for block in make_blocks(120):
         write_block_file(source / f"{block.number}.blk", block)
-    status = main(["demo", "--folder", str(folder), "--quick", "--source", str(source), "--json"])
+    status = main(
+        ["demo", "--folder", str(folder), "--quick", "--rate", "10", "--source", str(source), "--json"]
+    )
     said = capsys.readouterr()
     assert status == 0, said.err
     result = json.loads(said.out)
@@ -102,7 +104,7 @@ def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.C
 @pytest.mark.usefixtures("spark_for_commands")
 def test_it_runs_from_end_to_end_with_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    status = main(["demo", "--folder", str(folder), "--blocks", "120", "--json"])
+    status = main(["demo", "--folder", str(folder), "--blocks", "120", "--rate", "10", "--json"])
     said = capsys.readouterr()
     assert status == 0, said.err
     check_result(json.loads(said.out), folder, 120)
