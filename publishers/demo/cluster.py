@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import random
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from sluice.publishers.demo.node_process import NodeProcess
 __all__ = ["NODES", "Cluster", "name_of"]
 
 NODES: Final = 3
+_PORTS: Final = range(15_000, 32_000)
 _WORDS: Final = (
     *("--commit-min-standbys", "1", "--block-time", "1", "--shutdown-grace-seconds", "2"),
     *("--catchup-backoff-seconds", "0.2", "--catchup-max-backoff-seconds", "1"),
@@ -37,8 +39,8 @@ class Cluster:
     ) -> None:
         self._folder = folder
         self._arguments = tuple(arguments)
-        with _free_addresses(4 * NODES) as free:
-            self.grpc, self.tcp, self.http, self.control = (free[at::4] for at in range(4))
+        free = _free_addresses(4 * NODES)
+        self.grpc, self.tcp, self.http, self.control = (free[at::4] for at in range(4))
         self.grpc[0] = grpc or self.grpc[0]
         self.tcp[0] = tcp or self.tcp[0]
         self.active = 0
@@ -136,10 +138,17 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(file.read(total)).hexdigest()
 
 
-@contextlib.contextmanager
-def _free_addresses(count: int) -> Iterator[list[str]]:
-    """Yield addresses that were free a moment ago, all different."""
+def _free_addresses(count: int) -> list[str]:
+    """Return addresses that were free a moment ago, all different.
+
+    Their ports are below those that Linux gives to outgoing connections: a node that was killed finds its own
+    free again.
+    """
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    yield addresses
+        addresses: list[str] = []
+        while len(addresses) < count:
+            address = ("127.0.0.1", random.choice(_PORTS))
+            with contextlib.suppress(OSError):
+                opened.enter_context(socket.create_server(address))
+                addresses.append(f"{address[0]}:{address[1]}")
+        return addresses

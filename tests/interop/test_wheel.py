@@ -44,4 +44,9 @@ def test_a_wheel_has_the_modules_of_all_three_packages(tmp_path: Path) -> None:
     modules = {path for path in repository_files() if path.endswith((".py", ".pyi", "py.typed"))}
     wanted = {f"sluice/{path}" for path in modules if path.split("/")[0] in PACKAGES}
     wanted |= {path for path in modules if path.startswith("sluice/")}
-    assert names == wanted | {"sluice/gateway/status/operations.md"}
+    data = {
+        path
+        for path in repository_files()
+        if path.startswith("gateway/status/pages/") or path == "gateway/commands/completions.json"
+    }
+    assert names == wanted | {f"sluice/{path}" for path in data}
