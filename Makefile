@@ -31,15 +31,22 @@ $(STAMP): pyproject.toml deploy/constraints.txt
 java:  ## find or install Java 17 or later, which Spark needs
 	@sh deploy/java.sh >/dev/null
 
-# On Python 3.11; the image has a later one, and so another package for LevelDB.
+# On Python 3.11; the image has a later one, and so another package for LevelDB. A file for each step: a pipe would hide
+# that its first part failed.
 constraints:  ## renew deploy/constraints.txt with the newest versions within the bounds
 	@rm -rf build/constraints
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh build/constraints
+	@build/constraints/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "The constraints are made with Python 3.11: make PYTHON=python3.11 constraints" >&2; exit 1; }
 	build/constraints/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,dev]'
-	{ sed -n '/^#/p' deploy/constraints.txt && build/constraints/bin/python -m pip freeze --exclude-editable && \
-		build/constraints/bin/python -m pip index versions --python-version 3.12 plyvel-next | \
-		sed -n '1s/ (\(.*\))/==\1/p'; } | sort -uf >build/constraints.txt
-	@mv build/constraints.txt deploy/constraints.txt && rm -rf build/constraints
+	sed -n '/^#/p' deploy/constraints.txt >build/constraints/head
+	build/constraints/bin/python -m pip freeze --exclude-editable >build/constraints/installed
+	build/constraints/bin/python -m pip index versions --python-version 3.12 plyvel-next >build/constraints/index
+	sed -n '1s/ (\(.*\))/==\1/p' build/constraints/index >build/constraints/later
+	@grep -q '^plyvel-next==[0-9]' build/constraints/later || \
+		{ echo "pip index does not say the newest plyvel-next" >&2; exit 1; }
+	cd build/constraints && sort -uf head installed later >all
+	@mv build/constraints/all deploy/constraints.txt && rm -rf build/constraints
 
 check: $(STAMP)  ## formatting, lint, types, and the repository's own rules
 	$(BIN)/ruff format --check .

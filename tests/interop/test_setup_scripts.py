@@ -1,4 +1,6 @@
-"""The scripts that set up Python and Java, on made-up machines: a PATH with only what each has."""
+"""The scripts that set up Python and Java, and `make constraints`, on made-up machines: a PATH with only what
+each has.
+"""
 
 from __future__ import annotations
 
@@ -213,3 +215,74 @@ def test_what_it_is_built_with_is_installed_where_it_may_be(machine: Machine, bi
     update, install = said.read_text().splitlines()
     assert update.startswith("update")
     assert install.endswith("g++ python3-dev libleveldb-dev")
+
+
+def make_constraints(machine: Machine, **steps: str) -> tuple[int, str, str]:
+    """Run `make constraints` with an interpreter whose steps are given: status, errors, the file after it.
+
+    Args:
+        steps: what the shell does in place of `version`, `install`, `freeze` and `index`.
+    """
+    for tool in ("cp", "grep", "make", "mkdir", "mv", "sort"):
+        found = shutil.which(tool)
+        assert found is not None, f"the test needs {tool}"
+        (machine.bin / tool).symlink_to(found)
+    shutil.copy(DEPLOY.parent / "Makefile", machine.folder)
+    file = machine.folder / "deploy" / "constraints.txt"
+    file.parent.mkdir()
+    file.write_text("# Renew: make constraints\nold==1\n")
+    steps = {
+        "version": "exit 0",
+        "install": "exit 0",
+        "freeze": "echo plyvel==1.5.1; echo blake3==1.0.11",
+        "index": "echo 'plyvel-next (2.1.2)'; echo 'Available versions: 2.1.2, 2.1.1'",
+    } | steps
+    python = machine.has(
+        "made-up",
+        f"""case "$*" in
+            *version_info*) {steps["version"]} ;;
+            *"-m pip install "*) {steps["install"]} ;;
+            *"-m pip freeze "*) {steps["freeze"]} ;;
+            *"-m pip index versions "*) {steps["index"]} ;;
+            *) exit 3 ;;
+        esac""",
+    )
+    (file.parent / "venv.sh").write_text(
+        f'mkdir -p "$1/bin" && cp {shlex.quote(str(python))} "$1/bin/python"\n'
+    )
+    done = subprocess.run(
+        ["make", "constraints"],
+        cwd=machine.folder,
+        env=machine.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr, file.read_text()
+
+
+def test_constraints_have_what_is_installed_and_a_later_python_s_leveldb(machine: Machine) -> None:
+    lines = ["# Renew: make constraints", "blake3==1.0.11", "plyvel-next==2.1.2", "plyvel==1.5.1"]
+    assert make_constraints(machine) == (0, "", "\n".join(lines) + "\n")
+    assert not (machine.folder / "build" / "constraints").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "script", "words"),
+    [
+        (
+            "version",
+            "exit 1",
+            "The constraints are made with Python 3.11: make PYTHON=python3.11 constraints",
+        ),
+        ("install", "exit 1", "Error 1"),
+        ("freeze", "echo blake3==1.0.11; exit 1", "Error 1"),
+        ("index", "echo 'plyvel-next (2.1.2)'; exit 1", "Error 1"),
+        ("index", "echo nothing of that name", "pip index does not say the newest plyvel-next"),
+    ],
+)
+def test_constraints_stay_where_a_step_fails(machine: Machine, step: str, script: str, words: str) -> None:
+    status, errors, text = make_constraints(machine, **{step: script})
+    assert status != 0
+    assert words in errors
+    assert text == "# Renew: make constraints\nold==1\n"
