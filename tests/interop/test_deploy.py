@@ -35,6 +35,7 @@ EVERYTHING = (
     *("dashboard.enabled=true", "publisher.enabled=true", "nodes=5", "storage.className=fast"),
     *("networkPolicy.egress[0].ports[0].port=443", "minStandbys=2"),
     *(r"settings.tcp\.max_connections=500", "env[0].name=AWS_REGION", "env[0].value=x"),
+    *("antiAffinity=preferred", "image.tag=1"),
 )
 """Values of the chart that are off or unset by default."""
 DEFAULTS = Settings()
@@ -120,6 +121,7 @@ def test_the_chart_renders_with_every_value(tmp_path: Path) -> None:
     (container,) = the_one("StatefulSet", found)["spec"]["template"]["spec"]["containers"]
     assert container["env"][1:] == [{"name": "AWS_REGION", "value": "x"}]
     assert container["resources"]["limits"]["memory"] == "8Gi"
+    expect_publisher(the_one("Job", found)["spec"]["template"]["spec"], image=container["image"])
     configs = {one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"}
     assert json.loads(configs["net-dashboard"]["sluice.json"])["title"] == "Sluice"
     for number in range(5):
@@ -131,9 +133,56 @@ def test_the_chart_renders_with_every_value(tmp_path: Path) -> None:
         assert settings.tcp_max_connections == 500
 
 
+def expect_publisher(spec: dict[str, Any], image: str) -> None:
+    """Expect a pod that runs in the nodes' image, and changes nothing in somebody else's volume."""
+    (container,) = spec["containers"]
+    assert container["image"] == image == "sluice:1"
+    assert "fsGroup" not in spec["securityContext"]
+    (claim,) = (one["persistentVolumeClaim"] for one in spec["volumes"] if "persistentVolumeClaim" in one)
+    assert claim == {"claimName": "blocks", "readOnly": True}
+
+
+def test_an_upgrade_never_changes_the_template_of_a_job() -> None:
+    """Kubernetes would refuse it: with other pods, a job has another name."""
+
+    def job(release: str, *values: str) -> tuple[str, dict[str, Any]]:
+        words = [word for value in ("publisher.enabled=true", *values) for word in ("--set", value)]
+        found = the_one("Job", list(yaml.safe_load_all(expect_helm("template", release, *words))))
+        return found["metadata"]["name"], found["spec"]["template"]
+
+    first, later = job("sluice"), job("sluice", "image.tag=later")
+    assert first[1] != later[1]
+    assert first[0] != later[0]
+    assert job("sluice", "storage.size=1Gi") == first
+    assert len(job("a" * 53)[0]) <= 63  # the longest name of a release; the name of a job is a label, too
+
+
+def test_nodes_have_machines_of_their_own() -> None:
+    def rules(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+        template = the_one("StatefulSet", manifests)["spec"]["template"]
+        found: dict[str, Any] = template["spec"]["affinity"]["podAntiAffinity"]
+        labels = template["metadata"]["labels"]
+        for (rule,) in found.values():
+            term = rule.get("podAffinityTerm", rule)
+            assert term["topologyKey"] == "kubernetes.io/hostname"
+            assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+        return found
+
+    assert list(rules(documents(RENDERED))) == ["requiredDuringSchedulingIgnoredDuringExecution"]
+    softer = list(yaml.safe_load_all(expect_helm("template", "sluice", "--set", "antiAffinity=preferred")))
+    assert list(rules(softer)) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+
+
+def test_a_start_does_not_walk_through_all_data() -> None:
+    security = the_one("StatefulSet", documents(RENDERED))["spec"]["template"]["spec"]["securityContext"]
+    assert security["fsGroup"] == security["runAsGroup"]
+    assert security["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
+        ("antiAffinity=none", 'antiAffinity: got "none", expected required or preferred'),
         ("size=huge", 'size: got "huge", expected one of large, medium, small'),
         ("minStandbys=3", "minStandbys: got 3, expected less than nodes, which is 3"),
     ],
@@ -297,7 +346,7 @@ def containers() -> Iterator[tuple[str, list[str]]]:
     """Yield where, and the words after `sluice`, of every container."""
     (compose,) = documents(DEPLOY / "compose.yaml")
     for name, service in compose["services"].items():
-        if service.get("image") in ("sluice", "sluice-publisher") and name != "chain":
+        if service.get("image") == "sluice" and name != "chain":
             yield f"compose {name}", service["command"]
     for document in documents(RENDERED):
         spec = document.get("spec", {}).get("template", {}).get("spec", {})

@@ -9,12 +9,15 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{- define "sluice.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{- /* Pods of this name run without rights, as user 10001 of the image. */}}
 {{- define "sluice.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
-fsGroup: 10001
 seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
