@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from sluice.gateway.settings.sources import (
     CONFIG_ENVIRONMENT,
     CONFIG_FLAG,
     Resolved,
+    config_bytes,
     log_format,
     resolve,
     to_toml,
@@ -49,12 +50,15 @@ class _ServeCommand(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Begin a log as JSON before anything can be refused: the refusal, too, is a line of it."""
+        read = cache(config_bytes)  # a pipe can be read only once, and `_run` needs it, too
+        if extra.get("resilient_parsing"):  # for a completion, which reads no file
+            return super().make_context(info_name, args, parent, **extra)
         config = _last_value(args, CONFIG_FLAG)
         flags = {"log.format": _last_value(args, "--log-format")}
-        if log_format(flags, os.environ, Path(config) if config else None) == "json":
+        if log_format(flags, os.environ, Path(config) if config else None, read) == "json":
             set_up_logging(form="json")
             log_what_python_says()
-        return super().make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **{**extra, "obj": read})
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list for each section, then the options that are no settings."""
@@ -120,11 +124,12 @@ def _run(config: Path | None, print_config: bool, check: bool, **flags: Any) -> 
         for setting in SETTINGS
         if setting.former_name is not None
     }
+    read = click.get_current_context().obj
     faults: list[GatewayError] = []
     if check:
-        resolved = resolve(written, os.environ, config, faults.append)
+        resolved = resolve(written, os.environ, config, faults.append, read)
         click.get_current_context().exit(_check(resolved, faults))
-    resolved = resolve(written, os.environ, config)
+    resolved = resolve(written, os.environ, config, read=read)
     if print_config:
         click.echo(to_toml(resolved), nl=False)
         return

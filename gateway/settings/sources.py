@@ -37,6 +37,7 @@ __all__ = [
     "RULES",
     "Resolved",
     "Rule",
+    "config_bytes",
     "log_format",
     "resolve",
     "to_toml",
@@ -168,10 +169,24 @@ RULES: tuple[Rule, ...] = (
 
 
 Note = Callable[[SettingError], None]
+Read = Callable[[Path], bytes]
 
 
 def _raise(error: SettingError) -> None:
     raise error
+
+
+def config_bytes(path: Path) -> bytes:
+    """Read a TOML file, which may be a pipe, as for `<(…)`: such a file has its bytes only once.
+
+    Returns:
+        Of a file that is too large, one byte more than it may have.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(CONFIG_FILE_BYTES_MAX + 1)
 
 
 def resolve(
@@ -179,6 +194,7 @@ def resolve(
     environ: Mapping[str, str],
     config: Path | None = None,
     note: Note = _raise,
+    read: Read = config_bytes,
 ) -> Resolved:
     """Read all sources, and return the effective settings.
 
@@ -186,6 +202,7 @@ def resolve(
         flags: dotted name, present or former, to the flag's value; None or () without the flag.
         config: the TOML file of the flag, if any; it lies over the one that the environment names.
         note: takes each fault; if it raises nothing, the value counts as not given.
+        read: reads a file. For a pipe, `log_format` and this function need one that keeps the bytes.
 
     Raises:
         SettingError: the first invalid value, unknown key, or broken rule, unless `note` takes them.
@@ -203,7 +220,7 @@ def resolve(
         origins[setting.name] = where
 
     for file in _files(environ, config):
-        for setting, (name, written) in _file_values(file, note).items():
+        for setting, (name, written) in _file_values(file, note, read).items():
             take(setting, written, f"file {file}")
             if setting.is_former(name):
                 former_names.append((name, setting.name))
@@ -229,13 +246,18 @@ def resolve(
     return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
-def log_format(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> str:
+def log_format(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+    read: Read = config_bytes,
+) -> str:
     """Return log.format as `resolve` would, or its default where that cannot be read."""
     setting = _BY_NAME["log.format"]
     written: list[object] = [setting.default]
     for file in _files(environ, config):
         with contextlib.suppress(SettingError):
-            written.append(_written(file, _raise).get(setting.name))
+            written.append(_written(file, _raise, read).get(setting.name))
     written += [environ.get(setting.environment), flags.get(setting.name)]
     found = setting.default
     for one in written:
@@ -272,11 +294,9 @@ def _files(environ: Mapping[str, str], config: Path | None) -> list[Path]:
     return [*([Path(named)] if named else []), *([config] if config is not None else [])]
 
 
-def _config_bytes(path: Path) -> bytes:
-    """Read the file, which may be a pipe, as for `<(…)`."""
+def _checked_bytes(path: Path, read: Read) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(CONFIG_FILE_BYTES_MAX + 1)
+        content = read(path)
     except OSError as error:
         got = f"{str(path)!r} ({error.strerror})"
         raise SettingError(
@@ -292,11 +312,11 @@ def _config_bytes(path: Path) -> bytes:
     return content
 
 
-def _written(path: Path, note: Note) -> dict[str, object]:
+def _written(path: Path, note: Note, read: Read) -> dict[str, object]:
     """Read the file; return the values in it by their dotted names, whatever these are."""
     where = f"file {path}"
     try:
-        tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
+        tables = tomllib.loads(_checked_bytes(path, read).decode("utf-8"))
     except SettingError as error:
         note(error)
         return {}
@@ -319,9 +339,9 @@ def _written(path: Path, note: Note) -> dict[str, object]:
     return written
 
 
-def _file_values(path: Path, note: Note) -> dict[Setting, tuple[str, object]]:
+def _file_values(path: Path, note: Note, read: Read) -> dict[Setting, tuple[str, object]]:
     """Read the file; return each setting in it, with its name there and its TOML value."""
-    where, written = f"file {path}", _written(path, note)
+    where, written = f"file {path}", _written(path, note, read)
     found: dict[Setting, tuple[str, object]] = {}
     for name, value in written.items():
         setting = _BY_ANY_NAME.get(name)

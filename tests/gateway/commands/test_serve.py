@@ -72,6 +72,23 @@ def test_help_shows_every_setting_with_its_unit_and_default() -> None:
         assert f"\n{heading}\n" in result.output
 
 
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_config_that_is_a_pipe_is_read_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_variable: bool
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'role = "standby"\npeers = ["x:1"]\n')
+    os.close(writing)
+    pipe = f"/dev/fd/{reading}"
+    if is_variable:
+        monkeypatch.setenv("SLUICE_CONFIG", pipe)
+    try:
+        assert cli.main(["serve", "--print-config", *([] if is_variable else ["--config", pipe])]) == 0
+    finally:
+        os.close(reading)
+    assert f'role = "standby"  # file {pipe}' in capsys.readouterr().out
+
+
 def test_the_settings_reach_the_node(node: FakeNodeModule, tmp_path: Path) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text("[publish]\nstall_blocks = 5\n")
