@@ -128,8 +128,11 @@ def choose_pair(
         source, target: those that the command line names.
 
     Raises:
-        Fatal: there is none, or a choice between several.
+        Fatal: there is none, or a choice between several; or it is not sure that both are of one cluster, and
+            that no other node is active or about to be.
     """
+    if source is not None and target is not None:
+        return source, target
     active = [address for address, state in states.items() if state.phase is Phase.ACTIVE]
     ready = [
         address for address, state in states.items() if state.phase is Phase.STANDBY and not state.problems
@@ -145,7 +148,20 @@ def choose_pair(
         if len(others) != 1:
             raise Fatal("failover", got=found, expected="one standby that is ready, or --to")
         target = others[0]
+    if silent or any(state.phase in (Phase.DRAINING, Phase.DRAINED) for state in states.values()):
+        expected = "an answer of every node, none of them in a handover, or both --from and --to"
+        raise Fatal("failover", got=found, expected=expected)
+    _check_follows(states, source, target)
     return source, target
+
+
+def _check_follows(states: Mapping[str, NodeStatus], source: str, target: str) -> None:
+    """Refuse a standby that a failover has made one of another node: it may be of another cluster."""
+    followed = states[target].followed if target in states else ""
+    led = states.get(source)
+    if followed and (led is None or followed not in (led.grpc_address, led.subscriber_address)):
+        got = f"{target}, which follows {followed}"
+        raise Fatal("failover", got=got, expected=f"a standby of {source}, or both --from and --to")
 
 
 async def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +34,8 @@ def state(phase: Phase, *problems: str) -> NodeStatus:
 
 
 A, B, C = state(Phase.ACTIVE), state(Phase.STANDBY), state(Phase.STANDBY, "it is behind")
+FOREIGN = replace(B, followed="z:1")
+PAIR = {"a": A, "y": B}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,37 @@ def test_a_choice_of_nodes_is_left_to_the_operator(
         choose_pair(states, ["x: gone"], None, target)
     assert str(caught.value).startswith("failover: got ")
     assert str(caught.value).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("states", "silent", "source", "target", "words"),
+    [
+        (PAIR, ["b: gone"], None, None, "b: gone, expected an answer of every node"),
+        (PAIR, ["b: gone"], "a", None, "b: gone, expected an answer of every node"),
+        (PAIR, ["b: gone"], None, "y", "b: gone, expected an answer of every node"),
+        (PAIR | {"b": state(Phase.DRAINED)}, [], None, None, "none of them in a handover"),
+        (PAIR | {"b": state(Phase.DRAINING)}, [], None, None, "none of them in a handover"),
+        (PAIR | {"y": FOREIGN}, [], None, None, "got y, which follows z:1, expected a standby of a"),
+        (PAIR | {"y": FOREIGN}, [], "a", None, "got y, which follows z:1, expected a standby of a"),
+        (PAIR | {"y": FOREIGN}, [], None, "y", "got y, which follows z:1, expected a standby of a"),
+    ],
+)
+def test_no_pair_is_chosen_that_may_be_of_two_clusters(
+    states: dict[str, NodeStatus], silent: list[str], source: str | None, target: str | None, words: str
+) -> None:
+    with pytest.raises(Fatal) as caught:
+        choose_pair(states, silent, source, target)
+    assert words in str(caught.value)
+    assert str(caught.value).endswith(", or both --from and --to")
+
+
+def test_a_standby_of_the_source_is_chosen() -> None:
+    for followed in ("x:1", "s:1"):
+        standby = replace(B, followed=followed)
+        assert choose_pair({"a": replace(A, subscriber_address="s:1"), "b": standby}, (), None, None) == (
+            "a",
+            "b",
+        )
 
 
 def test_nobody_who_answers_is_one_line() -> None:
