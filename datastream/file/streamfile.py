@@ -217,6 +217,26 @@ class StreamFile:
         self.index.fill_page(page_count - 1, walk.checkpoints)
         self.is_walked = is_whole and not self.damaged and not self.remote.end
 
+    def last_entry(self) -> Entry | None:
+        """Read the last entry of a file that is not loaded; None: it has none. Other pages may be given up.
+
+        Raises:
+            EntriesDisagree: the entries of the last page do not lead exactly to the header's totals.
+        """
+        total_length, total_entries = self.committed
+        page_count = pages_used(total_length)
+        if not page_count and not total_entries:
+            return None
+        start = page_start(max(page_count - 1, 0))
+        page = self.disk.pread(max(total_length - start, 0), start)
+        first_number = ENTRY_HEAD.unpack_from(page)[3] if len(page) >= ENTRY_HEAD_SIZE else 0
+        try:
+            data = page[: walk_page(page, first_number, len(page)).data_end]
+            position = find_position(data, first_number, total_entries - 1, total_entries)
+            return decode_entry(data, position)
+        except PageFault as fault:
+            raise self._disagree(fault, start) from fault
+
     def _load_remote(self, page_count: int) -> None:
         """Learn page 0 and the given up pages, if there are any.
 

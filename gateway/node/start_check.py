@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sluice.datastream import DatastreamError
+from sluice.datastream.errors import EntriesDisagree
 from sluice.gateway.addresses import Address
 from sluice.gateway.archive.objects import SCHEMES
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
@@ -116,10 +117,22 @@ def _look_at_folder(check: StartCheck, settings: Settings) -> None:
             got = "a folder that this user may not write"
             check.faults.append(Fatal(what, got=got, expected="one that it may"))
         faults_before = len(check.faults)
-        last = check.tried(stored_last, folder, settings.stream_type, what=what)
+
+        def last_block() -> int | None:
+            try:
+                return stored_last(folder, settings.stream_type)
+            except (
+                EntriesDisagree
+            ) as error:  # a start that undoes an update, or serves around damage, may work
+                check.warnings.append(f"{what}: {error}")
+                return None
+
+        warnings_before = len(check.warnings)
+        last = check.tried(last_block, what=what)
         room_gib = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize / (1 << 30)
         holds = "no block" if last is None else f"blocks to {last}"
-        holds = holds if len(check.faults) == faults_before else "a stream that cannot be read"
+        is_sound = (len(check.faults), len(check.warnings)) == (faults_before, warnings_before)
+        holds = holds if is_sound else "a stream that cannot be read"
         check.says("data", f"{folder}, with {holds}; {room_gib:.1f} GiB are free")
     own = RoleRecord(settings.role)
     remembered = check.tried(read_role, folder, what=what)

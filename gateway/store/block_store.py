@@ -791,7 +791,7 @@ def _open_pair(
 
 
 def stored_last(data_dir: Path, stream_type: int) -> int | None:
-    """Return the last block of a data folder by its header and last entry; None: none. It only reads.
+    """Return the last block of a data folder by its header and last page; None: none. It only reads.
 
     Raises:
         Fatal: the stream does not end with a block.
@@ -803,10 +803,8 @@ def stored_last(data_dir: Path, stream_type: int) -> int | None:
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
         if not disk.size():
             return None
-        file = StreamFile(path, disk, inspect_header(path, disk, stream_type))
-        file.load()
-        total_entries = file.committed.total_entries
-        return _block_end(path, file.read_entry(total_entries - 1))[0] if total_entries else None
+        last = StreamFile(path, disk, inspect_header(path, disk, stream_type)).last_entry()
+        return None if last is None else _block_end(path, last)[0]
 
 
 def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:

@@ -18,12 +18,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from sluice.datastream.file.remote_pages import punch_pages
+from sluice.datastream.layout import page_start
 from sluice.gateway.cluster.role_keeper import write_role
 from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.commands import cli
 from sluice.gateway.commands.serve import command
 from sluice.gateway.settings.table import SETTINGS, Setting, Settings
 from tests.certificates import Authority
+from tests.gateway.archive.chains import blocks_of_a_page
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -294,6 +297,29 @@ def test_a_check_of_a_folder_that_is_not_there_makes_none(tmp_path: Path) -> Non
     assert (status, lines[-1]) == (0, "nothing is wrong")
     assert f"data          {tmp_path / 'x' / 'y'}, which the start makes" in lines
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_finds_the_last_block_where_older_pages_are_given_up(tmp_path: Path) -> None:
+    """By an archive, or by history.keep_blocks: only a start knows which pages these are."""
+    store(tmp_path, list(blocks_of_a_page(count=8)))
+    with (tmp_path / "datastream.bin").open("r+b") as file:
+        punch_pages(file.fileno(), 1, 7)
+        file.seek(page_start(4))
+        assert file.read(10) == bytes(10)
+    status, lines = check("--data-dir", tmp_path, "--ledger-key", ledger_key())
+    assert (status, lines[-1]) == (0, "nothing is wrong")
+    assert f"data          {tmp_path}, with blocks to 7; " in "\n".join(lines)
+
+
+def test_a_check_warns_of_a_stream_that_only_a_start_can_judge(tmp_path: Path) -> None:
+    store(tmp_path, make_blocks(3))
+    with (tmp_path / "datastream.bin").open("r+b") as file:
+        file.seek(page_start(0))
+        file.write(bytes(10))
+    status, lines = check("--data-dir", tmp_path, "--ledger-key", ledger_key())
+    assert (status, lines[-1]) == (0, "nothing is wrong")
+    assert any(line.startswith(f"warning: data_dir {tmp_path}: ") for line in lines)
+    assert f"data          {tmp_path}, with a stream that cannot be read; " in "\n".join(lines)
 
 
 def test_a_check_works_beside_the_running_node(tmp_path: Path) -> None:
