@@ -85,7 +85,6 @@ class Statement:
         said = answer.report.get(CLUSTER_KEY)
         about: dict[str, Any] = said if isinstance(said, dict) else {}
         hears, ago = about.get("hears"), about.get("active_seconds_ago")
-        is_age = isinstance(ago, int | float) and math.isfinite(ago) and ago >= 0
         return cls(
             answer.instance,
             answer.role,
@@ -93,9 +92,18 @@ class Statement:
             answer.report.get("ready") is True,
             bool(about),
             about.get("one_active") is True,
-            frozenset(map(str, hears)) if isinstance(hears, list) else None,
-            ago if is_age else None,
+            frozenset(one for one in hears if isinstance(one, str)) if isinstance(hears, list) else None,
+            _age_of(ago),
         )
+
+
+def _age_of(said: object) -> float | None:
+    """Return the seconds that a node says; None if these are none."""
+    try:
+        age = float(said) if isinstance(said, int | float) else -1.0
+    except OverflowError:
+        return None
+    return age if math.isfinite(age) and age >= 0 else None
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from grpc import aio
 
@@ -32,10 +32,25 @@ from sluice.gateway.table_lines import table_lines
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 from sluice.gateway.transport.failures import why_failed, why_failed_at
 
-__all__ = ["CLUSTER_KEY", "NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
+__all__ = [
+    "CLUSTER_KEY",
+    "INSTANCE_CHARACTERS_MAX",
+    "NodeAnswer",
+    "NodeRow",
+    "NodesView",
+    "ask_node",
+    "collect",
+    "said_as_text",
+]
 
 CLUSTER_KEY = "cluster"
 """The report's key for what a node says about its cluster (`cluster.cluster_view`)."""
+
+INSTANCE_CHARACTERS_MAX: Final = 64
+"""Sluice's own names have 16. They stay in memory, and this node repeats them: none may be long."""
+ROLE_CHARACTERS_MAX: Final = 32
+CELL_CHARACTERS_MAX: Final = 100
+"""Characters of a cell of the table, and of a root hash in hex."""
 
 _ROOT_CHARACTERS = 12
 _OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
@@ -69,7 +84,16 @@ def _layout_in(report: dict[str, Any]) -> int | None:
 def _faults_in(report: dict[str, Any]) -> list[str]:
     about = report.get(CLUSTER_KEY)
     faults = about.get("faults") if isinstance(about, dict) else None
-    return [str(one) for one in faults] if isinstance(faults, list) else []
+    return [said_as_text(one) for one in faults] if isinstance(faults, list) else []
+
+
+def said_as_text(said: object, characters_max: int | None = None) -> str:
+    """Return a value of a node's report as text for people: one line of printable characters, cut."""
+    try:
+        text = said if isinstance(said, str) else "" if said is None else repr(said)
+    except RecursionError:  # a list in a list, some hundred times
+        text = type(said).__name__
+    return one_line(text[:characters_max])[:characters_max]
 
 
 async def ask_node(
@@ -90,8 +114,12 @@ async def ask_node(
     asked = "" if root_of_block is None else str(root_of_block)
     status, report = await ask_status(stub, asked, timeout_seconds)
     first, last = held_of(status)
-    instance = str(report.pop(INSTANCE_KEY, ""))
-    return NodeAnswer(first, last, instance, str(report.get("role", "")), report)
+    instance = said_as_text(report.pop(INSTANCE_KEY, None), INSTANCE_CHARACTERS_MAX)
+    role = said_as_text(report.get("role"), ROLE_CHARACTERS_MAX)
+    root_hash = report.get("root_hash")
+    if "root_hash" in report and not isinstance(root_hash, str):
+        report["root_hash"] = None
+    return NodeAnswer(first, last, instance, role, report)
 
 
 @dataclass(slots=True)
@@ -187,10 +215,10 @@ class NodesView:
                 f"{layout}: {', '.join(nodes)}" for layout, nodes in sorted(self.layouts.items())
             )
             lines.append(f"their streams HAVE DIFFERENT LAYOUTS, so entry numbers differ: {which}")
-        lines += [f"{address} says: {one_line(fault)}" for address, fault in self.cluster_faults]
+        lines += [f"{address} says: {fault}" for address, fault in self.cluster_faults]
         for row in self.rows:
             if row.detail is not None:
-                lines += ["", row.address, *(f"  {line}" for line in detail_lines(row.detail))]
+                lines += ["", row.address, *(f"  {one_line(line)}" for line in detail_lines(row.detail))]
         return lines
 
     def _row(self, row: NodeRow, highest: int | None) -> tuple[str, ...]:
@@ -199,17 +227,21 @@ class NodesView:
             return (row.address, "no answer", *("",) * 10)
         ready = "yes" if report.get("ready") is True else "no" if report.get("ready") is False else ""
         behind = "" if highest is None or row.last is None else str(highest - row.last)
+
+        def said(name: str) -> str:
+            return said_as_text(report.get(name), CELL_CHARACTERS_MAX)
+
         return (
             row.address,
-            str(report.get("role", "")),
+            said("role"),
             ready,
             "none" if row.first is None else str(row.first),
             "none" if row.last is None else str(row.last),
-            (row.root_hash or "")[:_ROOT_CHARACTERS],
-            *(str(report.get(name, "")) for name in ("publishers", "tcp_clients", "subscribers")),
+            said_as_text(row.root_hash, _ROOT_CHARACTERS),
+            *(said(name) for name in ("publishers", "tcp_clients", "subscribers")),
             behind,
-            str(report.get("missing_blocks", "")),
-            str(report.get("verification_mode", "")),
+            said("missing_blocks"),
+            said("verification_mode"),
         )
 
 

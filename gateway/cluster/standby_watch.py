@@ -29,6 +29,7 @@ from sluice.gateway.backoff import ENOUGH_FAILURES, backoff
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
+from sluice.gateway.cluster.node_status import INSTANCE_CHARACTERS_MAX
 from sluice.gateway.errors import GatewayError, InvalidInput
 from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from sluice.gateway.logs import fields
@@ -62,8 +63,6 @@ STEADY_SECONDS: Final = 10.0
 """After a stream of this length the backoff begins anew."""
 
 _HEIGHT: Final = "durable height"
-INSTANCE_CHARACTERS_MAX: Final = 64
-"""Sluice's own names have 16. A report stays in memory, so no node may name itself at length."""
 
 
 class StandbyWatch:

@@ -25,7 +25,7 @@ from grpc import aio
 from sluice.datastream.errors import DatastreamError
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import node_pb2_grpc
-from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
+from sluice.gateway.cluster.node_status import NodeAnswer, ask_node, said_as_text
 from sluice.gateway.errors import AddressError, GatewayError
 from sluice.gateway.status.node_report import NodeReport
 from sluice.gateway.status.status_page import document
@@ -169,7 +169,7 @@ def _line(address: str, said: NodeAnswer, has_same_chain: bool | None, number: i
         publishers=count("publishers"),
         has_same_chain=has_same_chain,
         compared_at=number,
-        page=page_of(address, str(said.report.get("http_address", ""))),
+        page=page_of(address, said_as_text(said.report.get("http_address"))),
     )
 
 

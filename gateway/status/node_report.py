@@ -10,6 +10,8 @@ Pure. `gateway.status.reporter` gathers it; its readers:
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -24,8 +26,10 @@ from sluice.gateway.services.node_service import INSTANCE_KEY
 
 __all__ = ["Finding", "NodeReport", "PublisherStatus"]
 
-FAULT_CHARACTERS_MAX: Final = 600
-"""Characters of a cluster fault in the metadata of serverStatus, which gRPC limits to 8 KiB."""
+FAULT_BYTES_MAX: Final = 600
+"""Bytes of a cluster fault, as JSON, in the metadata of serverStatus, which gRPC limits to 8 KiB."""
+HEARS_BYTES_MAX: Final = 4_096
+"""Bytes of the names of peers there: more than 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +193,29 @@ class NodeReport:
             "http_address": dict(self.addresses).get("HTTP", ""),
             CLUSTER_KEY: {
                 "one_active": self.has_one_active,
-                "hears": self.hears,
+                "hears": None if self.hears is None else _within(self.hears, HEARS_BYTES_MAX),
                 "active_seconds_ago": self.active_seconds_ago,
-                "faults": [text[:FAULT_CHARACTERS_MAX] for _, text in self.cluster_faults],
+                "faults": [_cut(text, FAULT_BYTES_MAX) for _, text in self.cluster_faults],
             },
         }
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Return the begin of a text that has so many bytes as JSON."""
+    while (size := len(json.dumps(text))) > bytes_max:
+        text = text[: len(text) * bytes_max // size]
+    return text
+
+
+def _within(names: Iterable[str], bytes_max: int) -> list[str]:
+    """Return the names, shortest first, that have so many bytes together as JSON; a wrong one is long."""
+    kept: list[str] = []
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        bytes_max -= len(json.dumps(name)) + len(", ")
+        if bytes_max < 0:
+            break
+        kept.append(name)
+    return kept
 
 
 _STATUS_JSON: Final = (

@@ -91,6 +91,8 @@ class FakePeer(
         self.status_count = 0
         self.role = ""
         """Its reported role; empty: not a Sluice node."""
+        self.report: dict[str, Any] = {}
+        """What it reports beside its role."""
         self.is_mute = False
         """Whether it ignores status requests, like a hung process."""
         self.address = ""
@@ -99,8 +101,9 @@ class FakePeer(
         self.status_count += 1
         if self.is_mute:
             await asyncio.Event().wait()
-        if self.role:
-            context.set_trailing_metadata(((STATUS_KEY, json.dumps({"role": self.role})),))
+        if self.role or self.report:
+            report = {"role": self.role} | self.report
+            context.set_trailing_metadata(((STATUS_KEY, json.dumps(report)),))
         if self.last is None:
             return node_pb2.ServerStatusResponse(last_available_block=U64_MAX)
         first = self.blocks[0].number if self.blocks else 0

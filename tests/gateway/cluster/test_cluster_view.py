@@ -350,7 +350,7 @@ def test_a_node_without_peers_sees_nothing() -> None:
 @pytest.mark.parametrize(
     "said", [None, [], "x", {"hears": 7, "active_seconds_ago": "x", "one_active": "yes"}]
 )
-@pytest.mark.parametrize("ago", [-1.0, float("nan"), float("inf"), None])
+@pytest.mark.parametrize("ago", [-1.0, float("nan"), float("inf"), 10**400, "1", None])
 def test_an_answer_that_makes_no_sense_says_nothing(said: Any, ago: Any) -> None:
     if isinstance(said, dict):
         said |= {} if ago is None else {"active_seconds_ago": ago}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from grpc import aio
 
+from sluice.gateway.api import node_pb2_grpc
 from sluice.gateway.cluster import node_status
-from sluice.gateway.cluster.node_status import NodeRow, NodesView, collect
+from sluice.gateway.cluster.node_status import NodeRow, NodesView, ask_node, collect
 from sluice.gateway.limits import PEER_STATUS_SECONDS_MAX
 from sluice.publishers.blocks.block_summary import summarize
 from tests.gateway.fake_peer import fake_peer, nonsense_peer
@@ -170,6 +171,37 @@ def test_a_fault_of_the_cluster_that_a_node_sees_is_shown_and_no_good_health() -
     assert not view.healthy
     report["cluster"] = {"faults": []}
     assert view.healthy
+
+
+async def test_what_a_node_says_is_cut_and_cleaned_before_anybody_repeats_it() -> None:
+    async with fake_peer(BLOCKS) as peer, aio.insecure_channel(peer.address) as channel:
+        stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+        peer.report = {"role": "\ud800" + "r" * 100, "instance": "\x1b[2J" + "i" * 1_000, "root_hash": [1]}
+        answer = await ask_node(stub, PEER_STATUS_SECONDS_MAX)
+        assert answer.role == "\\ud800" + "r" * 26
+        assert answer.instance == "\\x1b[2J" + "i" * 57
+        assert answer.report["root_hash"] is None
+
+
+async def test_a_table_of_nodes_that_say_nonsense_is_plain_text() -> None:
+    async with fake_peer(BLOCKS) as peer, fake_peer(BLOCKS) as other:
+        deep: list[object] = []
+        for _ in range(400):
+            deep = [deep]
+        peer.report = {
+            "role": "\x1b]0;title\x07",
+            "root_hash": ["x"],
+            "publishers": deep,
+            "verification_mode": "\x1b[2J" + "v" * 3_000,
+            "cluster": {"faults": ["\x1b[2J", deep]},
+        }
+        other.report = {"role": "standby", "root_hash": "\x1b[2J"}
+        view = await collect([peer.address, other.address])
+        lines = view.lines()
+        assert [row.error for row in view.rows] == [None, None]
+        assert view.agree is None
+        assert all(line.isprintable() and len(line) < 1_000 for line in lines), lines
+        assert "\\x1b]0;title\\x07" in lines[1]
 
 
 async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit() -> None:

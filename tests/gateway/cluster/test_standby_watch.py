@@ -18,7 +18,7 @@ from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import publish_pb2_grpc, standby_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
-from sluice.gateway.cluster.standby_watch import INSTANCE_CHARACTERS_MAX
+from sluice.gateway.cluster.node_status import INSTANCE_CHARACTERS_MAX
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.services import height_service as height_service_module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +203,16 @@ def test_no_block_for_a_while_is_nothing_and_for_longer_is(
     report = replace(FINE, block_time_seconds=block_time_seconds)
     assert kinds(replace(report, quiet_seconds=most_seconds)) == []
     assert kinds(replace(report, quiet_seconds=most_seconds + 0.001)) == [FindingKind.NO_BLOCKS]
+
+
+def test_the_report_for_other_nodes_has_room_in_the_metadata_of_an_answer() -> None:
+    """gRPC takes 8 KiB; what peers say and are called is repeated in it."""
+    bad = tuple("\U0001f4a3" * 60 + str(number) for number in range(1_000))
+    faults = tuple((fault, "\U0001f4a3" * 5_000) for fault in ClusterFault)
+    report = replace(FINE, hears=(*bad, "0123456789abcdef"), cluster_faults=faults)
+    said = json.dumps(report.for_status())
+    assert len(said) < 7_000
+    about = json.loads(said)["cluster"]
+    assert about["hears"][0] == "0123456789abcdef"
+    assert len(about["hears"]) > 3
+    assert [text[:20] for text in about["faults"]] == ["\U0001f4a3" * 20] * len(faults)
