@@ -69,6 +69,7 @@ class ClusterWatch:
         """The clock's time at the last tick, and of `time.monotonic` then."""
         self._ticked_at = time.monotonic()
         self._view = ClusterView(self._addresses, self._ticked)
+        self._is_blind = False
 
     def hears(self) -> frozenset[str] | None:
         """Return the instances of the peers that answer; None without peers."""
@@ -89,13 +90,35 @@ class ClusterWatch:
         """
         if not self._addresses:
             return
-        async with asyncio.TaskGroup() as tasks:
-            for address in self._addresses:
-                tasks.create_task(self._ask(address))
-            while True:
-                self._show(self._view.judge(own(), self._now()))
-                await asyncio.sleep(self._pause_seconds)
-                self._ticked, self._ticked_at = self._now(), time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for address in self._addresses:
+                    tasks.create_task(self._ask(address))
+                while True:
+                    self._judge(own)
+                    await asyncio.sleep(self._pause_seconds)
+                    self._ticked, self._ticked_at = self._now(), time.monotonic()
+        finally:
+            self._clear()
+
+    def _judge(self, own: Callable[[], Statement]) -> None:
+        """Show the faults that hold; none while an error of ours keeps the node from judging."""
+        try:
+            found = self._view.judge(own(), self._now())
+        except Exception:  # the next statement may be another one
+            if not self._is_blind:
+                log.exception("the faults of the cluster cannot be told")
+            self._is_blind = True
+            self._clear()
+            return
+        self._is_blind = False
+        self._show(found)
+
+    def _clear(self) -> None:
+        """Show no fault: old ones would stand for ever."""
+        for fault in ClusterFault:
+            self._metrics.cluster_fault.labels(fault=fault.value).set(0)
+        self.faults = {}
 
     async def _ask(self, address: str) -> None:
         """Ask one peer for ever: a silent one delays no other."""
