@@ -14,7 +14,9 @@ What is no fault:
                                 way, so no two nodes keep a dead one alive for each other
     a start of all nodes        a peer that has not answered yet has 30 s
     two nodes that both take publishers by their settings: see `has_one_active`
-    a peer of another cluster, which this node only reads from: it does not hear this node
+    a peer of another cluster, which this node only reads from: it does not hear this node, and what it says
+                                is no answer for this one, once a member was seen in charge
+    a standby that may not know the others: it leaves NO_SUCCESSOR to the node in charge
     a node of an earlier version, or another block node: what it cannot say is no fault
 
 Source: docs/operations.md, "No node is active", "Two nodes are active", "Nobody could take over".
@@ -114,6 +116,8 @@ class _Peer:
     heard_at: float = 0.0
     failure: str | None = "not asked yet"
     """Why it did not answer the last request."""
+    is_member: bool = False
+    """It has shown that it is of this node's cluster (`_is_member`), which no silence undoes."""
 
     @property
     def answering(self) -> Statement | None:
@@ -130,6 +134,10 @@ class ClusterView:
     active_at: float | None = None
     """When an active node was last known."""
     _peers: dict[str, _Peer] = field(init=False)
+    _own: Statement | None = field(default=None, init=False)
+    """The last statement of this node."""
+    _has_leader: bool = field(default=False, init=False)
+    """A member was seen in charge: from then on, nodes of other clusters say nothing about this one."""
     _since: dict[ClusterFault, float] = field(default_factory=dict, init=False)
     _lasts: deque[tuple[float, int]] = field(default_factory=deque, init=False)
     """The last block of the active node over the last seconds."""
@@ -145,6 +153,12 @@ class ClusterView:
         """
         peer = self._peers[address]
         peer.said, peer.heard_at, peer.failure = said, now, None
+        own = self._own
+        if own is not None and said.instance != own.instance and _is_member(said, own):
+            peer.is_member = True
+            self._has_leader = self._has_leader or said.role in _IN_CHARGE
+        if self._has_leader and not _may_be_member(peer, said):
+            return
         if said.role in _IN_CHARGE or not said.role:
             self._know_active(now)
         elif said.active_seconds_ago is not None:
@@ -170,6 +184,7 @@ class ClusterView:
 
     def judge(self, own: Statement, now: float) -> dict[ClusterFault, str]:
         """Return the faults that hold, in words."""
+        self._own = own
         if own.role in _IN_CHARGE:
             self._know_active(now)
         is_waiting = now - self.started_at < START_SECONDS and any(
@@ -207,25 +222,37 @@ class ClusterView:
         return " and ".join(active) if len(active) > 1 else None
 
     def _no_successor(self, own: Statement, now: float) -> str | None:
-        here = [own, *(said for peer in self._others(own) if (said := peer.answering))]
+        is_led = self._has_leader or own.role in _IN_CHARGE
+        ours = [
+            (peer, said)
+            for peer in self._others(own)
+            if (said := peer.answering) and said.role and (not is_led or _may_be_member(peer, said))
+        ]
+        here = [own, *(said for _, said in ours)]
         in_charge = [said for said in here if said.role in _IN_CHARGE]
         needed = self._needed(in_charge, now)
-        if not in_charge or not self._has_successors(own):
+        if not in_charge or not self._has_successors(own) or self._is_left_to_others(own, in_charge):
             return None
         first = own if own in in_charge else in_charge[0]
         for said in here:
             is_level = needed is None or (said.last is not None and said.last >= needed)
-            if said.instance != first.instance and said.role and said.is_ready and is_level:
+            if said.instance != first.instance and said.is_ready and is_level:
                 return None
-        others = [(peer.address, peer.answering, peer) for peer in self._others(own)]
-        words = [
-            _words(peer) if said is None else f"{address} {_candidate_words(said, needed)}"
-            for address, said, peer in others
-            if said is None or (said.instance != first.instance and said.role)
+        words = [_words(peer) for peer in self._others(own) if peer.answering is None]
+        words += [
+            f"{peer.address} {_candidate_words(said, needed)}"
+            for peer, said in ours
+            if said.instance != first.instance
         ]
         if own is not first:
             words.append(f"this node {_candidate_words(own, needed)}")
         return "; ".join(words)
+
+    def _is_left_to_others(self, own: Statement, in_charge: Sequence[Statement]) -> bool:
+        """Return whether this node may not know every standby: the node in charge does if it has peers."""
+        if own in in_charge or not all(said.is_telling for said in in_charge):
+            return False
+        return len(self._others(own)) < 2 or any(said.hears is not None for said in in_charge)
 
     # --- what it knows -------------------------------------------------------------------------------------
 
@@ -275,6 +302,11 @@ def _is_member(said: Statement, own: Statement) -> bool:
     if not said.is_telling or not said.role:
         return False
     return own.has_one_active if said.hears is None else own.instance in said.hears
+
+
+def _may_be_member(peer: _Peer, said: Statement) -> bool:
+    """Return whether a peer is known as one of this cluster, or is of a version that cannot show it."""
+    return peer.is_member or (bool(said.role) and not said.is_telling)
 
 
 def _words(peer: _Peer) -> str:
