@@ -81,7 +81,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command; if that fails, return one that says what is missing."""
-        if COMPLETE_VARIABLE in os.environ and (table := stored_commands().get(cmd_name)) is not None:
+        if os.environ.get(COMPLETE_VARIABLE) and (table := stored_commands().get(cmd_name)) is not None:
             return command_of(cmd_name, table)
         for point in _commands():
             if point.name == cmd_name:

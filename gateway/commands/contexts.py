@@ -179,7 +179,7 @@ def known_nodes(environ: Mapping[str, str]) -> list[str]:
         tables = []
     for table in tables:
         listed = table.get(Port.GRPC.value)
-        written.update(one for one in listed or () if isinstance(one, str))
+        written.update(one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, str))
     return sorted(written - {""})
 
 

@@ -167,7 +167,7 @@ class History:
             raise InvalidInput("history", f"{packed[: len(_MAGIC)]!r}", f"{_MAGIC!r} at its beginning")
         try:
             return cls._read(_inflate(packed[len(_MAGIC) :]))
-        except (zlib.error, ValueError, TypeError, KeyError) as error:
+        except (zlib.error, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise InvalidInput("history", str(error) or type(error).__name__, "a whole history") from error
 
     @classmethod

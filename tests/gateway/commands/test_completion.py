@@ -78,3 +78,10 @@ def test_a_shell_gets_completions(words: str, values: list[str], tmp_path: Path)
     )
     assert done.stdout.split() == values, done.stderr
     assert done.stderr == "imported []\n"
+
+
+def test_an_empty_variable_of_the_completion_makes_no_stub_of_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_SLUICE_COMPLETE", "")
+    assert cli.main(["serve", "--print-config", "--role", "boss"]) == 2

@@ -9,7 +9,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sluice.gateway.commands.contexts import Chosen, Port, choose, context_names, contexts_path, node_address
+from sluice.gateway.commands.contexts import (
+    Chosen,
+    Port,
+    choose,
+    context_names,
+    contexts_path,
+    known_nodes,
+    node_address,
+)
 from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.errors import AddressError, SettingError
 from sluice.gateway.transport.channels import ClientTls
@@ -162,6 +170,13 @@ def test_a_wrong_variable_is_named(environ: dict[str, str]) -> None:
     environ["SLUICE_NODES"] = "a,,b"
     with pytest.raises(SettingError, match=r"^SLUICE_NODES: got '', expected HOST or HOST:PORT"):
         choose(Port.GRPC, (), None, environ)
+
+
+def test_a_wrong_context_takes_no_node_from_the_completion(
+    environ: dict[str, str], write: Callable[[str], Path]
+) -> None:
+    write("[a]\nnodes = 5\n[b]\nnodes = ['b']\n[c]\nnodes = 'text'\n")
+    assert known_nodes(environ | {"SLUICE_NODES": "d"}) == ["b", "d"]
 
 
 # --- the options --------------------------------------------------------------------------------------------

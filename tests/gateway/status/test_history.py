@@ -157,6 +157,8 @@ def test_every_cut_and_every_changed_byte_is_found() -> None:
         b'{"series": ["a"], "hour": [0, 721], "day": [0, 0]}\n' + bytes(4 * 721),
         b'{"series": ["a"], "hour": [0, -1], "day": [0, 1]}\n',
         b'{"series": ["a"], "hour": [0, 2], "day": [0, 0]}\n' + bytes(7),
+        b'{"series": ["a"], "hour": [Infinity, 0], "day": [0, 0]}\n',
+        b"[" * 100_000 + b"\n",
         bytes(2 << 20),
     ],
 )
