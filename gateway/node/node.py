@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import threading
@@ -21,7 +20,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sluice.datastream import StreamServer
@@ -309,8 +307,6 @@ class Node:
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self._watch(sample_lateness(self._note_lateness))
         self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
-        self.metrics.disk_free_bytes.set_function(lambda: _room(settings.data_dir)[0])
-        self.metrics.disk_size_bytes.set_function(lambda: _room(settings.data_dir)[1])
 
     def _note_lateness(self, seconds: float) -> None:
         self.metrics.event_loop_lag_seconds.observe(seconds)
@@ -576,6 +572,7 @@ class Node:
             stream_bytes=lambda: sum(each.committed.total_length for each in self.store.streamers),
             write_seconds=self._limits.history_write_seconds,
         )
+        await self.sampler.look_at_disk()
         self._watch(self.sampler.run())
 
     def _processes(self) -> list[tuple[str, int | None]]:
@@ -690,12 +687,3 @@ async def sample_lateness(late: Callable[[float], None], period_seconds: float =
 def _on_watch_done(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)
-
-
-def _room(folder: Path) -> tuple[float, float]:
-    """Return the free bytes of the folder's file system, and its size; not numbers if nobody can tell."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return math.nan, math.nan
-    return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)

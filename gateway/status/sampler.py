@@ -94,11 +94,20 @@ class Sampler:
         written_at = time.monotonic()
         while True:
             await asyncio.sleep(seconds_to_sample(time.time()))
-            free_bytes = await asyncio.to_thread(_free_bytes, self._data_dir)
-            self.take(time.time(), free_bytes)
+            self.take(time.time(), await self.look_at_disk())
             if time.monotonic() - written_at >= self._write_seconds:
                 written_at = time.monotonic()
                 await asyncio.to_thread(self._write, self.history.copy())
+
+    async def look_at_disk(self) -> float | None:
+        """Show the room on the disk, and return the free bytes; None: the folder does not say.
+
+        In a thread: a file system of another machine may hang.
+        """
+        free_bytes, size_bytes = await asyncio.to_thread(_room, self._data_dir)
+        self._metrics.disk_free_bytes.set(free_bytes)
+        self._metrics.disk_size_bytes.set(size_bytes)
+        return None if math.isnan(free_bytes) else free_bytes
 
     def take(self, now_unix_seconds: float, free_bytes: float | None) -> None:
         """Take one sample."""
@@ -215,10 +224,10 @@ def _buckets(histogram: Histogram) -> dict[float, float]:
     }
 
 
-def _free_bytes(folder: Path) -> float | None:
-    """Return the room that a process without privileges has; None: the folder does not say."""
+def _room(folder: Path) -> tuple[float, float]:
+    """Return the bytes for processes without privileges, and the size; not numbers if nobody can tell."""
     try:
         room = os.statvfs(folder)
     except OSError:
-        return None
-    return float(room.f_bavail * room.f_frsize)
+        return math.nan, math.nan
+    return float(room.f_bavail * room.f_frsize), float(room.f_blocks * room.f_frsize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import shutil
 import time
@@ -97,6 +98,24 @@ async def test_readers_and_standbys_that_are_behind(tmp_path: Path) -> None:
             b.sampler.take(time.time() + 3600, None)
             assert newest(b.sampler.history, "standby_lag_blocks") == 0.0  # it is ahead
             assert newest(b.sampler.history, "catch_up_blocks") is not None
+
+
+async def test_the_metrics_of_the_disk_are_there_from_the_start_and_ask_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scrape runs in the event loop, which a hanging file system would stop."""
+    async with running_node(tmp_path) as node:
+        monkeypatch.setattr(os, "statvfs", refuse)
+        metrics = node.metrics.registry
+        for name in ("sluice_disk_free_bytes", "sluice_disk_size_bytes"):
+            assert (metrics.get_sample_value(name) or 0) > 0
+        assert await node.sampler.look_at_disk() is None
+        for name in ("sluice_disk_free_bytes", "sluice_disk_size_bytes"):
+            assert math.isnan(metrics.get_sample_value(name) or 0)
+
+
+def refuse(folder: Path) -> None:
+    raise OSError("it hangs")
 
 
 async def test_a_node_goes_on_with_the_history_of_the_one_before(tmp_path: Path) -> None:
