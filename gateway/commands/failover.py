@@ -66,7 +66,12 @@ def command(
     if source is None or target is None:
         if force:
             raise click.UsageError("--force needs --from and --to: a dead node does not say what it is")
-        source, target = asyncio.run(_find(nodes.addresses, source, target, tls))
+        try:
+            source, target = asyncio.run(_find(nodes.addresses, source, target, tls))
+        except Fatal as error:
+            if as_json:
+                click.echo(json.dumps(_as_json([], None, str(error))))
+            raise
     if source == target:
         raise click.UsageError("--from and --to are the same node")
     steps: list[FailoverStep] = []
@@ -88,7 +93,9 @@ def command(
     if unprinted and failure is None:
         raise unprinted[0]
     if as_json:
-        click.echo(json.dumps(_as_json(steps, target, failure)))
+        is_done = failure is None or (isinstance(failure, FailoverInterrupted) and failure.is_done)
+        error_text = None if failure is None else str(failure)
+        click.echo(json.dumps(_as_json(steps, target if is_done else None, error_text)))
     elif failure is None:
         click.echo(f"{target} is active")
     if failure is not None:
@@ -188,10 +195,9 @@ async def _run(
             raise failover.ended_at_once() from None
 
 
-def _as_json(steps: list[FailoverStep], target: str, failure: FailoverFailed | None) -> dict[str, object]:
-    is_done = failure is None or (isinstance(failure, FailoverInterrupted) and failure.is_done)
+def _as_json(steps: Sequence[FailoverStep], active: str | None, error: str | None) -> dict[str, object]:
     return {
         "steps": [{"name": step.name, "detail": step.detail, "seconds": step.seconds} for step in steps],
-        "active": target if is_done else None,
-        "error": None if failure is None else str(failure),
+        "active": active,
+        "error": error,
     }

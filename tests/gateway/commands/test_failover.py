@@ -137,3 +137,9 @@ def test_as_json_the_failure_is_in_the_object() -> None:
     assert printed["active"] is None
     assert printed["steps"] == []
     assert printed["error"] == str(result.exception)
+
+
+def test_as_json_there_is_an_object_where_no_pair_is_found() -> None:
+    result = CliRunner().invoke(command, ["--node", "127.0.0.1:1", "--json"])
+    assert isinstance(result.exception, Fatal)
+    assert json.loads(result.output) == {"steps": [], "active": None, "error": str(result.exception)}
