@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Final
 
 from grpc import aio
 
 from sluice.datastream.errors import DatastreamError
+from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import node_pb2_grpc
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node, said_as_text
@@ -39,6 +41,9 @@ ASK_SECONDS_MAX: Final = 2.0
 """The page waits for the slowest peer."""
 FRESH_SECONDS: Final = 4.0
 """The peers are not asked more often, however many browsers look."""
+
+READS_MAX: Final = 3
+"""Root hashes read at once."""
 
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024))
 
@@ -60,6 +65,8 @@ class NodeLine:
     has_same_chain: bool | None = None
     """None: nothing to compare."""
     compared_at: int | None = None
+    own_error: str = ""
+    """Why this node has no root hash to compare."""
     error: str | None = None
     """Why it is not reachable."""
     page: str | None = None
@@ -88,6 +95,8 @@ class ClusterPage:
         self._lines: tuple[NodeLine, ...] = ()
         self._looked_at = -FRESH_SECONDS
         self._looking: asyncio.Task[None] | None = None
+        self._readings: dict[int, asyncio.Future[bytes | None]] = {}
+        """Of root hashes, by the block's number."""
 
     @property
     def pages(self) -> dict[str, str]:
@@ -148,12 +157,46 @@ class ClusterPage:
                 number = said.last
                 said = await ask_node(stub, ASK_SECONDS_MAX, root_of_block=number)
         root, own_root = said.report.get("root_hash"), None
+        own_error = ""
         if number is not None and root is not None:
-            own_root = await asyncio.to_thread(self._store.root_hash_at, number)
-        return _line(address, said, None if own_root is None else root == own_root.hex(), number)
+            try:
+                own_root = await self._own_root(number)
+            except TimeoutError:
+                own_error = "its disk does not answer in time"
+            except (DatastreamError, OSError) as error:
+                own_error = str(error)
+        has_same_chain = None if own_root is None else root == own_root.hex()
+        return _line(address, said, has_same_chain, number, own_error)
+
+    async def _own_root(self, number: int) -> bytes | None:
+        """Read a root hash of this node, without its archive. A disk that hangs keeps few threads.
+
+        Raises:
+            TimeoutError: the disk is too slow.
+            DatastreamError, OSError: the block cannot be read here.
+        """
+
+        def read() -> bytes | None:
+            with without_fetching():
+                return self._store.root_hash_at(number)
+
+        if (reading := self._readings.get(number)) is None:
+            if len(self._readings) >= READS_MAX:
+                raise TimeoutError
+            reading = self._readings[number] = asyncio.ensure_future(asyncio.to_thread(read))
+            reading.add_done_callback(partial(self._end_reading, number))
+        async with asyncio.timeout(ASK_SECONDS_MAX):
+            return await asyncio.shield(reading)
+
+    def _end_reading(self, number: int, reading: asyncio.Future[bytes | None]) -> None:
+        del self._readings[number]
+        if not reading.cancelled():
+            reading.exception()  # nobody may wait for it any more
 
 
-def _line(address: str, said: NodeAnswer, has_same_chain: bool | None, number: int | None) -> NodeLine:
+def _line(
+    address: str, said: NodeAnswer, has_same_chain: bool | None, number: int | None, own_error: str
+) -> NodeLine:
     def count(name: str) -> int | None:
         found = said.report.get(name)
         return found if isinstance(found, int) else None
@@ -169,6 +212,7 @@ def _line(address: str, said: NodeAnswer, has_same_chain: bool | None, number: i
         publishers=count("publishers"),
         has_same_chain=has_same_chain,
         compared_at=number,
+        own_error=own_error,
         page=page_of(address, said_as_text(said.report.get("http_address"))),
     )
 
@@ -242,6 +286,8 @@ def _row(line: NodeLine, highest: int | None) -> str:
 def _chain(line: NodeLine) -> str:
     if line.is_own:
         return ""
+    if line.own_error:
+        return f"not compared: this node cannot read its block {line.compared_at}: {line.own_error}"
     if line.has_same_chain is None:
         return "nothing to compare"
     return f"{'the same' if line.has_same_chain else 'ANOTHER'} at block {line.compared_at}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.node.node import Node
+from sluice.gateway.status import cluster_page
 from sluice.gateway.status.cluster_page import FRESH_SECONDS, ClusterPage, NodeLine, page_of, render_cluster
 from tests.gateway.status.test_status_page import Page
 from tests.nodes import KEY, LOOPBACK, make_blocks, running_node, until, wire_to
@@ -68,6 +70,34 @@ async def test_a_node_that_is_ahead_is_compared_at_the_last_block_here(tmp_path:
         own, other = await view.lines()
         assert (own.last, other.last, other.has_same_chain, other.compared_at) == (1, 3, True, 1)
         assert other.page == f"http://{a.http_address}/"
+
+
+async def test_a_fault_of_the_own_disk_is_not_laid_to_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_page, "ASK_SECONDS_MAX", 1.0)
+    async with running_node(tmp_path / "a") as a, running_node(tmp_path / "b") as b:
+        await published(a)
+        await published(b)
+        damaged, hanging = (ClusterPage(b.reporter.report, b.store, [str(a.grpc_address)]) for _ in range(2))
+
+        def fails(number: int) -> bytes:
+            raise OSError(f"no block {number}")
+
+        monkeypatch.setattr(b.store, "root_hash_at", fails)
+        lines = await damaged.lines()
+        assert (lines[1].error, lines[1].role, lines[1].has_same_chain) == (None, "active", None)
+        words = "not compared: this node cannot read its block 3: "
+        assert f"{words}no block 3" in Page(render_cluster(lines)).text
+
+        goes_on = threading.Event()
+        monkeypatch.setattr(b.store, "root_hash_at", lambda number: goes_on.wait() and None)
+        try:
+            assert (
+                f"{words}its disk does not answer in time" in Page(render_cluster(await hanging.lines())).text
+            )
+        finally:
+            goes_on.set()
 
 
 async def test_a_node_without_peers_says_so(tmp_path: Path) -> None:
