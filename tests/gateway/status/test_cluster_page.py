@@ -55,8 +55,9 @@ async def test_each_node_shows_all_and_links_to_their_pages(tmp_path: Path) -> N
 async def test_a_node_with_another_chain_is_named(tmp_path: Path) -> None:
     async with running_node(tmp_path / "a") as a:
         await published(a, seed=8, count=2)
+        async with running_node(tmp_path / "b") as b:
+            await published(b)  # with the peer it might catch up first
         async with running_node(tmp_path / "b", peers=(a.grpc_address,)) as b:
-            await published(b)
             page = Page(await get(b, "/cluster"))
             assert f"Not the chain of this node: {a.grpc_address}." in page.text
             assert "| 1 | 2 | 0 | 0 | ANOTHER at block 1" in page.text
