@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import shutil
 import signal
@@ -73,8 +74,10 @@ def test_every_command_of_the_page_is_tried_here() -> None:
 def words_of(line: str, places: Places) -> list[str]:
     """Return the words of a line of the page, with this test's places."""
     words = shlex.split(line)  # first: a folder of this test may have a space in its name
-    for place in sorted(places, key=len, reverse=True):
-        words = [word.replace(place, places[place]) for word in words]
+    # At once: what is put in may have what another place is called.
+    names = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))
+    if names:
+        words = [re.sub(names, lambda found: places[found[0]], word) for word in words]
     return [*SLUICE, *words[1:]] if words[0] == "sluice" else words
 
 
