@@ -65,7 +65,7 @@ _ACTIVE, _STANDBY = Phase.ACTIVE.value, Phase.STANDBY.value
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a node says of itself."""
+    """The statement of a node about itself: who it is, what it holds, whom it hears."""
 
     instance: str = ""
     role: str = ""
@@ -79,7 +79,7 @@ class Statement:
     hears: frozenset[str] | None = None
     """The instances of the peers that answer it; None: it has no peers."""
     active_seconds_ago: float | None = None
-    """When it last knew of an active node; None: never."""
+    """Seconds since it last knew of an active node; None: it never did."""
 
     @classmethod
     def of(cls, answer: NodeAnswer) -> Statement:
@@ -126,13 +126,13 @@ class _Peer:
 
 @dataclass(slots=True)
 class ClusterView:
-    """What one node knows of its cluster. All times are seconds of one clock that never goes back."""
+    """The knowledge of one node about its cluster. Times are seconds of one clock that never goes back."""
 
     addresses: Sequence[str]
     """The peers, `host:port` each."""
     started_at: float
     active_at: float | None = None
-    """When an active node was last known."""
+    """The time at which an active node was last known; None: none was."""
     _peers: dict[str, _Peer] = field(init=False)
     _own: Statement | None = field(default=None, init=False)
     """The last statement of this node."""

@@ -55,7 +55,7 @@ _TLS_KEYS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
 
 class Port(Enum):
-    """What a command asks a node for; the value is the key of a context."""
+    """The ports of a node that commands connect to; the value is the key of a context."""
 
     GRPC = "nodes"
     CONTROL = "control"

@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StartCheck:
-    """What a start would do, and its faults."""
+    """The plan of a start, and its faults."""
 
     plan: list[tuple[str, str]] = field(default_factory=list)
-    """What, and how."""
+    """Lines of a name and a text, such as `gRPC` and the address."""
     faults: list[GatewayError] = field(default_factory=list)
     """Each would end the start."""
     warnings: list[str] = field(default_factory=list)
-    """What works, and may not be meant."""
+    """Settings that work, and may not be meant."""
 
     def says(self, what: str, how: str) -> None:
         """Add a line to the plan."""

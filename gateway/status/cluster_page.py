@@ -74,7 +74,7 @@ class NodeLine:
 
 
 class ClusterPage:
-    """What one node knows of its cluster.
+    """The peers of one node, asked when somebody looks at its page of the cluster.
 
     Args:
         report: gathers the node's report.

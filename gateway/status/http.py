@@ -94,7 +94,7 @@ class NodeView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PageSources:
-    """What the pages show beside the node's report."""
+    """The sources of the pages, beside the node's report."""
 
     history: History = field(default_factory=History)
     events: Callable[[], Sequence[Event]] = tuple

@@ -1,4 +1,4 @@
-"""What feeds a publish client: blocks that a thread prepares ahead, and the pace of a network."""
+"""Blocks on their way to a publish client: a thread prepares them ahead, and a pace delays them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def paced(
 class PreparedBlocks:
     """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
 
-    Spark hands a task its rows by blocking calls; the event loop publishes meanwhile. At the limit the thread
-    waits, and Spark with it.
+    A source gives its blocks by blocking calls, as Spark its rows; the event loop publishes meanwhile. At the
+    limit the thread waits, and its source with it.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:

@@ -26,7 +26,7 @@ __all__ = ["Pace", "Racer", "race"]
 log = logging.getLogger(__name__)
 
 Pace = Callable[[AsyncIterator[Block]], AsyncIterator[Block]]
-"""What delays the blocks of one publisher."""
+"""A delay of the blocks of one publisher: takes them, and yields each when it is due."""
 
 
 @dataclass(frozen=True, slots=True)

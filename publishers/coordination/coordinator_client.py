@@ -50,7 +50,7 @@ class CoordinatorClient:
         self._close_seconds = close_seconds
         self._clients: list[PublishClient] = []
         self.opened_at = time.time()
-        """When the race began, in seconds since 1970; of a task that starts alone, about now."""
+        """The beginning of the race, in seconds since 1970; of a task that starts alone, its own."""
         self._go = asyncio.Event()
         self._stopped = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None

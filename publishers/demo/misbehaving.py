@@ -50,7 +50,7 @@ __all__ = ["Misbehaviour", "Outcome", "misbehave"]
 
 
 class Misbehaviour(StrEnum):
-    """What a publisher does wrong."""
+    """The things that a publisher does wrong."""
 
     HANG = "hang"
     """It sends half of a block, and then nothing."""
@@ -78,12 +78,12 @@ _ENDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended."""
+    """The end of a misbehaviour."""
 
     number: int
     """The block that it misbehaved with."""
     answers: tuple[str, ...]
-    """What the gateway answered, as docs/protocol.md names it."""
+    """The gateway's answers, as docs/protocol.md names them; acknowledgements are left out."""
     is_expected: bool
     """True if the protocol has these answers."""
 
@@ -186,7 +186,7 @@ class _Stream:
         """The gateway's last block, where it ended the stream with DUPLICATE_BLOCK."""
         self._answers: list[str] = []
         self._unsaid: str | None = None
-        """What was sent; if another publisher has the block, it was for nothing."""
+        """A line about the items sent, said once no other publisher has the block."""
         self._heard: asyncio.Queue[Event | None] = asyncio.Queue()
 
     async def read(self) -> None:
