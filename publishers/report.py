@@ -30,6 +30,7 @@ __all__ = [
     "RefusedBlock",
     "add_reports",
     "by_publisher",
+    "ends_of",
     "percentile_ns",
     "safe_through_of",
 ]
@@ -152,8 +153,7 @@ def add_reports(
         stores the beginning of the chain, `safe_through` is None, though later parts may be stored.
     """
     given = list(reports)
-    firsts = [report.first_block for report in given if report.first_block is not None]
-    lasts = [report.last_block for report in given if report.last_block is not None]
+    first, last = ends_of(given, None, None)
     stored_from = max((one.stored_from for one in given if one.stored_from is not None), default=None)
     failures = [report.failure for report in given if report.failure is not None]
     refused: dict[tuple[int, str], int] = {}
@@ -164,8 +164,8 @@ def add_reports(
     return PublishReport(
         publisher_id,
         latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
-        first_block=min(firsts, default=None),
-        last_block=max(lasts, default=None),
+        first_block=first,
+        last_block=last,
         safe_through=safe_through_of(given) if stored_from is None else None,
         stored_from=stored_from,
         refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
@@ -234,6 +234,19 @@ class QueryTotals:
         for name in ("before", "publishers"):
             fields[name] = tuple(map(PublishReport.from_fields, fields[name]))
         return cls(**fields)
+
+
+def ends_of(
+    reports: Iterable[PublishReport], first: int | None, last: int | None
+) -> tuple[int | None, int | None]:
+    """Return the first and last block of a job: those of its source, or those that were taken from it."""
+    given = list(reports)
+    firsts = [one.first_block for one in given if one.first_block is not None]
+    lasts = [one.last_block for one in given if one.last_block is not None]
+    return (
+        min(firsts, default=None) if first is None else first,
+        max(lasts, default=None) if last is None else last,
+    )
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------

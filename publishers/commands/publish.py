@@ -481,15 +481,15 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
 
 def _engine_of(request: _Request) -> str:
     """Choose the engine; raise UsageError if the wanted one cannot do what is asked."""
-    wants = {
-        why_spark(request.source): True,
-        "--follow": request.checkpoint is not None,
-        "--shards": request.shards > 1,
-        "--master": request.master is not None,
-        "--conf": bool(request.settings),
-        "--spark-log": request.spark_log is not None,
-    }
-    why = next((what for what, is_wanted in wants.items() if what is not None and is_wanted), None)
+    reasons = (
+        why_spark(request.source),
+        request.checkpoint is not None and "--follow",
+        request.shards > 1 and "--shards",
+        request.master is not None and "--master",
+        bool(request.settings) and "--conf",
+        request.spark_log is not None and "--spark-log",
+    )
+    why = next(filter(None, reasons), None)
     if request.engine == "local" and why is not None:
         raise click.UsageError(f"--engine local does not take {why}: that is done by Spark")
     if request.engine != "auto":

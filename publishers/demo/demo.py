@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -125,7 +126,7 @@ class DemoResult:
 
 
 class Show:
-    """What the demo tells while it runs; the base class shows nothing."""
+    """A display of the demo while it runs; the base class shows nothing."""
 
     def progress(self, progress: DemoProgress) -> None:
         """Show how far a phase is."""
@@ -269,19 +270,8 @@ class _Publishing(threading.Thread):
         source, count = parse_source(f"blockfiles:{self._source}"), self._options.publishers
         # Of one priority, all publishers begin with the active node, which the standbys name.
         gateways = [f"{gateway}/{at}" for at, gateway in enumerate(self._gateways)]
-        if self._spark is None:
-            return publish_locally(
-                source, gateways, count, sink_options=options, on_progress=self._note, stop=self._stopping
-            )
-        return publish(
-            self._spark,
-            source,
-            gateways,
-            count,
-            sink_options=options,
-            on_progress=self._note,
-            stop=self._stopping,
-        )
+        run = publish_locally if self._spark is None else partial(publish, self._spark)
+        return run(source, gateways, count, sink_options=options, on_progress=self._note, stop=self._stopping)
 
     def _note(self, progress: JobProgress) -> None:
         self.progress = progress
@@ -304,7 +294,7 @@ class _Publishing(threading.Thread):
 
 
 class _Timeline(threading.Thread):
-    """What goes wrong, each when the chain has grown far enough."""
+    """The things that go wrong, each when the chain has grown far enough."""
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ from sluice.publishers.report import (
     JobReport,
     PublishReport,
     by_publisher,
+    ends_of,
     safe_through_of,
 )
 from sluice.publishers.spark.chain_sources import (
@@ -354,12 +355,10 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
             race.coordinator.forget(job.publisher_id, 1 << 62)
         # A job that ended before its tasks reported gets an empty row.
         rows += race.rows(job) or [PublishReport(job.publisher_id)]
-    starts = [row.first_block for row in rows if row.first_block is not None]
-    ends = [row.last_block for row in rows if row.last_block is not None]
-    chain = race.chain
+    first, last = ends_of(rows, race.chain.first_block, race.chain.last_block)
     return JobReport(
-        first_block=chain.first_block if chain.first_block is not None else min(starts, default=None),
-        last_block=chain.last_block if chain.last_block is not None else max(ends, default=None),
+        first_block=first,
+        last_block=last,
         publishers=tuple(rows),
         failures=tuple(failures),
         elapsed_seconds=elapsed_seconds,

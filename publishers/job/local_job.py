@@ -35,6 +35,7 @@ from sluice.publishers.report import (
     JobReport,
     PublishReport,
     by_publisher,
+    ends_of,
     safe_through_of,
 )
 from sluice.publishers.spark.gateway_options import gateways_of, rotated, tls_gateway_options
@@ -226,13 +227,11 @@ class _Race(threading.Thread):
         is_whole = self._is_read and all(
             row.blocks == self._read_count and not row.unacknowledged for row in rows
         )
-        firsts = [row.first_block for row in rows if row.first_block is not None]
-        lasts = [row.last_block for row in rows if row.last_block is not None]
-        chain = self._chain
+        first, last = ends_of(rows, self._chain.first_block, self._chain.last_block)
         assert self._ended_at is not None
         return JobReport(
-            first_block=chain.first_block if chain.first_block is not None else min(firsts, default=None),
-            last_block=chain.last_block if chain.last_block is not None else max(lasts, default=None),
+            first_block=first,
+            last_block=last,
             publishers=rows,
             failures=tuple(JobFailure(*pair) for pair in reasons.items()),
             elapsed_seconds=self._ended_at - self._started_at,

@@ -174,6 +174,21 @@ async def racing(stream: FakeStream) -> None:
         node.racers.remove(stream)
 
 
+def stopping_at(number: int, stop: threading.Event) -> Script:
+    """Acknowledge blocks up to one, at which the publisher is stopped; it is the block in flight."""
+
+    async def script(stream: FakeStream) -> None:
+        while True:
+            block = await stream.block()
+            stream.node.last = block.number
+            if block.number == number:
+                stop.set()
+                await stream.drain()  # the block is in flight until it has heard of it
+            await stream.acknowledge(block.number)
+
+    return script
+
+
 @contextmanager
 def running(node: FakeNode) -> Iterator[FakeNode]:
     """Run a node in a thread of its own, for publishers that are not in this event loop."""

@@ -29,7 +29,7 @@ from sluice.publishers.spark.source_names import parse_source
 from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
-from tests.publishers.fake_node import FakeNode, FakeStream, racing, running
+from tests.publishers.fake_node import FakeNode, FakeStream, racing, running, stopping_at
 from tests.publishers.node_thread import node_thread, store
 
 if TYPE_CHECKING:
@@ -181,17 +181,8 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
         write_block_file(tmp_path / f"{block.number}.blk", block)
     stop = threading.Event()
 
-    async def slow(stream: FakeStream) -> None:
-        while True:
-            block = await stream.block()
-            stream.node.last = block.number
-            if block.number == 5:
-                stop.set()
-                await stream.drain()  # the block is in flight until it has heard of it
-            await stream.acknowledge(block.number)
-
     seen: list[JobProgress] = []
-    with running(FakeNode([slow])) as node:
+    with running(FakeNode([stopping_at(5, stop)])) as node:
         options = {"window_blocks": "1"}
         report = publish(
             spark, tmp_path, [node.address], sink_options=options, stop=stop, on_progress=seen.append

@@ -37,7 +37,7 @@ from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.nodes import KEY, make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain
-from tests.publishers.fake_node import FakeNode, FakeStream, racing, running
+from tests.publishers.fake_node import FakeNode, FakeStream, racing, running, stopping_at
 from tests.publishers.node_thread import node_thread, store
 from tests.reference_data import needs_stream
 
@@ -63,6 +63,12 @@ def files_of(folder: Path, blocks: list[Block]) -> SourceName:
     for block in blocks:
         write_block_file(folder / f"{block.number}.blk", block)
     return parse_source(f"blockfiles:{folder}")
+
+
+async def refuses(stream: FakeStream) -> None:
+    block = await stream.block()
+    await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
+    await stream.drain()
 
 
 def test_three_publishers_race_and_every_block_is_stored_once(tmp_path: Path) -> None:
@@ -186,12 +192,7 @@ def test_a_refused_block_fails_with_one_line_and_the_others_go_on(tmp_path: Path
 
 
 def test_when_all_gave_up_each_says_why(chain: SourceName) -> None:
-    async def refuse(stream: FakeStream) -> None:
-        block = await stream.block()
-        await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
-        await stream.drain()
-
-    with running(FakeNode(default=refuse)) as node:
+    with running(FakeNode(default=refuses)) as node:
         report = publish_locally(chain, [node.address], 2)
     assert [failure.publisher_id for failure in report.failures] == ["publisher-1", "publisher-2"]
     assert all("BAD_BLOCK_PROOF" in failure.reason for failure in report.failures)
@@ -201,12 +202,7 @@ def test_when_all_gave_up_before_the_source_ended_they_say_why(tmp_path: Path) -
     """What is left in the source is then nobody's, and no reason."""
     source = files_of(tmp_path, list(BlockMaker(1, key_of_seed(1), SMALL).blocks(60)))
 
-    async def refuse(stream: FakeStream) -> None:
-        block = await stream.block()
-        await stream.end("BAD_BLOCK_PROOF", 2**64 - 1, proximate=block.number)
-        await stream.drain()
-
-    with running(FakeNode(default=refuse)) as node:
+    with running(FakeNode(default=refuses)) as node:
         report = publish_locally(source, [node.address], 2, sink_options={"cache_bytes": "8000"})
     assert ["BAD_BLOCK_PROOF" in failure.reason for failure in report.failures] == [True, True]
 
@@ -258,17 +254,8 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(tmp_path: Pa
     source = files_of(tmp_path, blocks)
     stop = threading.Event()
 
-    async def slow(stream: FakeStream) -> None:
-        while True:
-            block = await stream.block()
-            stream.node.last = block.number
-            if block.number == 5:
-                stop.set()
-                await stream.drain()  # the block is in flight until it has heard of it
-            await stream.acknowledge(block.number)
-
     seen: list[JobProgress] = []
-    with running(FakeNode([slow])) as node:
+    with running(FakeNode([stopping_at(5, stop)])) as node:
         options = {"window_blocks": "1"}
         report = publish_locally(
             source, [node.address], sink_options=options, stop=stop, on_progress=seen.append
