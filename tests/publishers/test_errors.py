@@ -29,6 +29,7 @@ CASES = [
         "block 5 cannot be sent before block 4 is stored; no gateway has answered for 2.5 s (a:1: refused)",
     ),
     (errors.CheckpointError("a", "of another source"), "checkpoint a: of another source"),
+    (errors.MisbehaviourFailed("no block comes"), "no block comes"),
     (errors.PublishStopped("p-1"), "publisher p-1 was told to stop"),
     (errors.BlockFileError("a/5.blk", "truncated"), "a/5.blk: truncated"),
     (errors.BlockListError("a", "block 5 is missing"), "a: block 5 is missing"),
