@@ -11,6 +11,7 @@
     │       └── SubscriptionError
     ├── StartAbandoned
     ├── RoleRefused
+    ├── CoordinatorAway
     ├── NodeCallFailed
     ├── FailoverFailed
     │   └── FailoverInterrupted        exit status 130
@@ -26,6 +27,7 @@ from typing import ClassVar
 
 __all__ = [
     "AddressError",
+    "CoordinatorAway",
     "FailoverFailed",
     "FailoverInterrupted",
     "Fatal",
@@ -123,6 +125,10 @@ class RoleRefused(GatewayError):
         """The node's state."""
         self.expected = expected
         """The required state."""
+
+
+class CoordinatorAway(GatewayError):
+    """The coordinator of an election does not answer, or answers what it cannot."""
 
 
 class NodeCallFailed(GatewayError):

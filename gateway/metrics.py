@@ -168,6 +168,12 @@ class Metrics:
     )
     role = _gauge("sluice_role", "1 for the role that the node has.", "role")
     # no_active, two_active or no_successor; only of a node that has peers.
+    election_epoch = _gauge(
+        "sluice_election_epoch", "The epoch of the term that the node has in the election; 0: none."
+    )
+    coordinator_away = _gauge(
+        "sluice_coordinator_away", "1 while the coordinator of the election does not answer the node."
+    )
     cluster_fault = _gauge(
         "sluice_cluster_fault", "1 while the node sees this fault of its cluster.", "fault"
     )

@@ -271,12 +271,11 @@ def memory_path(memory_folder: Path) -> Iterator[Path]:
 def logging_as_it_was() -> Iterator[None]:
     """Restore the logging that commands set up for their process."""
     loggers = [logging.getLogger(name) for name in ("", "sluice")]
-    levels = [logger.level for logger in loggers]
-    handlers = list(logging.root.handlers)
+    before = [(one.level, one.propagate, list(one.handlers)) for one in loggers]
     yield
-    for logger, level in zip(loggers, levels, strict=True):
+    for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
-    logging.root.handlers[:] = handlers
+        logger.propagate, logger.handlers[:] = propagate, handlers
 
 
 @pytest.fixture(autouse=True)

@@ -22,12 +22,19 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Of the watcher's term, where an election decides who is active; 0: no election. The node promises to report
+    to no lower epoch any more, on its disk, before it answers.
+    """
     def __init__(
         self,
+        *,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -38,15 +45,19 @@ class LevelAtRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     block_number: _builtins.int
+    epoch: _builtins.int
+    """As in WatchRequest."""
     def __init__(
         self,
         *,
         block_number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -59,22 +70,28 @@ class Level(_message.Message):
     BLOCK_NUMBER_FIELD_NUMBER: _builtins.int
     ROOT_HASH_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     block_number: _builtins.int
     """On disk, as are all before it. 2^64 - 1: the node has no block."""
     root_hash: _builtins.bytes
     """Of that block, 48 bytes; empty if there is none."""
     instance: _builtins.str
     """Another one for every process: two addresses that give the same lead to one node."""
+    epoch: _builtins.int
+    """The epoch of the request. A higher one: the node has promised that, and ends the stream; this message reports
+    nothing else.
+    """
     def __init__(
         self,
         *,
         block_number: _builtins.int = ...,
         root_hash: _builtins.bytes = ...,
         instance: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number", "instance", b"instance", "root_hash", b"root_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number", "epoch", b"epoch", "instance", b"instance", "root_hash", b"root_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

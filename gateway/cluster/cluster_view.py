@@ -205,6 +205,12 @@ class ClusterView:
             and (fault is ClusterFault.NO_ACTIVE or now - self._since[fault] >= HOLD_SECONDS)
         }
 
+    def neighbours(self) -> tuple[int, int | None]:
+        """Return how many other nodes of this node's cluster answer, and the highest block that one has."""
+        own = self._own
+        said = [] if own is None else [said for _, said in self._members(own)]
+        return len(said), max((one.last for one in said if one.last is not None), default=None)
+
     # --- the faults ----------------------------------------------------------------------------------------
 
     def _no_active(self, own: Statement, now: float, *, is_waiting: bool) -> str | None:

@@ -75,6 +75,10 @@ class ClusterWatch:
         """Return the instances of the peers that answer; None without peers."""
         return self._view.hears()
 
+    def neighbours(self) -> tuple[int, int | None]:
+        """See `ClusterView.neighbours`."""
+        return self._view.neighbours()
+
     def active_seconds_ago(self, phase: Phase) -> float | None:
         """Return how long ago an active node was known to this one, which is in that phase; None: never."""
         return self._view.active_seconds_ago(phase.value, self._now())

@@ -8,6 +8,10 @@ the new role on disk, and never two active nodes:
     activate    stop following, remember "active", then take publishers; if the caller has given up by then,
                 remember "standby" and resume following
     stand by    remember whom to follow, then follow
+    step down   end publishers' streams at once, then remember "standby", then follow
+
+With an election (`cluster.term_keeper`), the node is active only while it has a term: it starts as a standby
+whatever it remembers, `activate` gets the term first, and a drained node that may lead no more stands by.
 
 If the disk refuses the role of a node that resumed, the keeper retries until it is written.
 
@@ -71,12 +75,35 @@ class RoleFollower(Protocol):
         """See `PeerFollower.said_by`."""
 
 
+class Term(Protocol):
+    """The term of a node in an election, as the keeper of its role needs it."""
+
+    async def permit(self, timeout_seconds: float) -> None:
+        """Get the term and every acknowledged block. Raises RoleRefused, Fatal, OSError."""
+
+    def lead(self) -> None:
+        """The node is active."""
+
+    def holds(self) -> bool:
+        """Return whether the node has a term that holds."""
+
+    async def offer(self, address: str) -> None:
+        """Let the node at this address take the term over."""
+
+    async def withdraw(self) -> None:
+        """Take an offer back."""
+
+    async def give_up(self, pause_seconds: float = 0.0) -> None:
+        """Have no term any more."""
+
+
 class RoleKeeper:
     """The keeper of one node's role.
 
     Args:
         role: the setting, for a node without that file.
         drain_seconds: how long the blocks in flight may take to finish.
+        term: the node's part in an election; None: there is none.
     """
 
     def __init__(
@@ -89,9 +116,12 @@ class RoleKeeper:
         *,
         peers: Sequence[str],
         drain_seconds: float,
+        term: Term | None = None,
     ) -> None:
         remembered = read_role(data_dir)
-        if remembered is not None and remembered.role != role.role:
+        if term is not None:
+            remembered = RoleRecord("standby", None if remembered is None else remembered.followed)
+        elif remembered is not None and remembered.role != role.role:
             log.warning(
                 "the role in the data folder goes before the setting",
                 extra=fields(role=remembered.role, setting=role.role),
@@ -105,6 +135,7 @@ class RoleKeeper:
         self._following = following
         self._peers = tuple(peers)
         self._drain_seconds = drain_seconds
+        self._term = term
         self._change = asyncio.Lock()
         self._drain_id = ""
         self._called_back = asyncio.Event()
@@ -172,6 +203,8 @@ class RoleKeeper:
                 await self._close_doors()
                 self._refuse_if_closed("drain")
                 _refuse_if_left("drain", is_awaited)
+                if self._term is not None and successor is not None:
+                    await self._term.offer(successor)
             except BaseException:
                 if not self._closed:
                     await self._open_doors(RoleEvent.RESUME)
@@ -210,7 +243,10 @@ class RoleKeeper:
             OSError: the disk refused; the node is still a standby.
             Fatal: the role was not on disk in time; the node is still a standby.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        deadline, term = asyncio.get_running_loop().time() + timeout_seconds, self._term
+        if term is not None and self.phase is Phase.STANDBY:
+            self._refuse_if_closed("activate")
+            await term.permit(timeout_seconds)
         async with self._change:
             self._refuse_if_closed("activate")
             if self.phase is Phase.ACTIVE:
@@ -220,13 +256,18 @@ class RoleKeeper:
                 self._refuse_if_closed("activate")
                 try:
                     await self._remember_active(deadline, timeout_seconds)
+                    self._refuse_without_term("activate")
                 except BaseException:
                     self._follow()
+                    if term is not None:
+                        await term.give_up()
                     raise
             # Only now: a failover relies on the phase, and it must survive a crash.
             self._state.take(RoleEvent.ACTIVATE)
             if self._closed:
                 return  # the next start finds the new role
+            if term is not None:
+                term.lead()
             self._conductor.reinstate()
             self._follow()
             log.info("the node is active", extra=fields(last_block=self._store.last_number))
@@ -240,6 +281,13 @@ class RoleKeeper:
         async with self._change:
             self._refuse_if_closed("stand by")
             await self._stand_by(followed)
+
+    async def step_down(self, reason: str) -> None:
+        """Make the node a standby at once: its term has ended, and another node may be active."""
+        self._called_back.set()  # a drain that waits for blocks
+        async with self._change:
+            if not self._closed:
+                await self._step_down(reason)
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> None:
         """Wait until the node has a block with this root hash.
@@ -272,7 +320,27 @@ class RoleKeeper:
         self._end_lease()
         await self._following.stop()
         self._follow()
+        if self._term is not None:
+            await self._term.give_up()
         log.info("the node is a standby", extra=fields(followed=self.followed))
+
+    async def _step_down(self, reason: str) -> None:
+        """The disk may refuse the new role: with an election, a start does not go by it."""
+        if self.phase is Phase.STANDBY:
+            return
+        self._state.take(RoleEvent.STEP_DOWN)
+        self._end_lease()
+        await self._conductor.step_down(_RETIRED)
+        with contextlib.suppress(OSError):
+            await self._remember_now_or_later()
+        await self._following.stop()
+        self._follow()
+        log.warning("the node stands by", extra=fields(reason=reason, last_block=self._store.last_number))
+
+    def _refuse_without_term(self, change: str) -> None:
+        """Raises RoleRefused if an election has taken the term away."""
+        if self._term is not None and not self._term.holds():
+            raise RoleRefused(change, got="without a term", expected="the one that has it")
 
     async def _close_doors(self) -> None:
         await self._following.stop()
@@ -302,6 +370,11 @@ class RoleKeeper:
 
     async def _open_doors(self, event: RoleEvent) -> None:
         was_active = self.phase is Phase.ACTIVE
+        if self._term is not None and self.phase in (Phase.DRAINING, Phase.DRAINED):
+            await self._term.withdraw()
+            if not self._term.holds():
+                await self._step_down("its term has ended")
+            self._refuse_without_term(event.value)
         self._state.take(event)
         if was_active:
             return
@@ -365,6 +438,8 @@ class RoleKeeper:
                 else:
                     log.warning("nobody finished the failover: publishers are taken again")
                     await self._open_doors(RoleEvent.LEASE_ENDED)
+            except RoleRefused as error:
+                log.warning("the node stands by", extra=fields(reason=str(error)))
             except OSError as error:
                 log.error("the role cannot be remembered", extra=fields(got=str(error)))
                 if self.phase is Phase.DRAINED:

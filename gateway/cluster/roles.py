@@ -13,6 +13,7 @@ Invariants
     as a second active node. A resume writes "active".
   - An expired lease is a resume: a failover command that dies leaves no network without an active node.
   - A node is drained for one failover at a time: two successors would be two active nodes.
+  - A node whose term has ended (`cluster.election`) is a standby at once: another one may be active.
 Source: gateway/README.md, "The role of a node".
 """
 
@@ -46,14 +47,30 @@ class RoleEvent(Enum):
     LEASE_ENDED = "the lease has run out"
     ACTIVATE = "activate"
     STAND_BY = "stand by"
+    STEP_DOWN = "the term has ended"
 
 
 _P, _E = Phase, RoleEvent
 ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
-    _P.ACTIVE: {_E.DRAIN: _P.DRAINING, _E.RESUME: _P.ACTIVE, _E.ACTIVATE: _P.ACTIVE},
-    _P.DRAINING: {_E.IDLE: _P.DRAINED, _E.RESUME: _P.ACTIVE, _E.LEASE_ENDED: _P.ACTIVE},
-    _P.DRAINED: {_E.RESUME: _P.ACTIVE, _E.LEASE_ENDED: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
-    _P.STANDBY: {_E.ACTIVATE: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
+    _P.ACTIVE: {
+        _E.DRAIN: _P.DRAINING,
+        _E.RESUME: _P.ACTIVE,
+        _E.ACTIVATE: _P.ACTIVE,
+        _E.STEP_DOWN: _P.STANDBY,
+    },
+    _P.DRAINING: {
+        _E.IDLE: _P.DRAINED,
+        _E.RESUME: _P.ACTIVE,
+        _E.LEASE_ENDED: _P.ACTIVE,
+        _E.STEP_DOWN: _P.STANDBY,
+    },
+    _P.DRAINED: {
+        _E.RESUME: _P.ACTIVE,
+        _E.LEASE_ENDED: _P.ACTIVE,
+        _E.STAND_BY: _P.STANDBY,
+        _E.STEP_DOWN: _P.STANDBY,
+    },
+    _P.STANDBY: {_E.ACTIVATE: _P.ACTIVE, _E.STAND_BY: _P.STANDBY, _E.STEP_DOWN: _P.STANDBY},
 }
 """RoleState refuses an event that is not in the table, and names the phases that allow it."""
 

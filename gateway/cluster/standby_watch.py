@@ -3,7 +3,8 @@
 It watches the nodes in the setting `peers`: nobody becomes a standby by connecting here.
 
     watch   one stream for each node brings its durable height, at once and whenever it rises; a new stream
-            replaces one that broke, or whose far end the quorum no longer knows
+            replaces one that broke, or whose far end the quorum no longer knows. With an election, it names
+            the epoch of this node's term
     ask     asks nodes that are ahead whether they have our last block, while a block or publishers wait for
             it
 
@@ -17,7 +18,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -66,7 +67,12 @@ _HEIGHT: Final = "durable height"
 
 
 class StandbyWatch:
-    """The watch of one node; it runs until `close`."""
+    """The watch of one node; it runs until `close`.
+
+    Args:
+        epoch: of this node's term; 0: there is no election.
+        outdated: called with a higher epoch that a watched node has promised.
+    """
 
     def __init__(
         self,
@@ -77,7 +83,11 @@ class StandbyWatch:
         tls: ClientTls | None = None,
         *,
         limits: ClusterLimits = CLUSTER_LIMITS,
+        epoch: int = 0,
+        outdated: Callable[[int], None] = lambda epoch: None,
     ) -> None:
+        self._epoch = epoch
+        self._outdated = outdated
         self._conductor = conductor
         self._quorum = quorum
         self._store = store
@@ -88,19 +98,23 @@ class StandbyWatch:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._unlisten = store.on_advance(self._on_stored)
-        self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
+        self._addresses = tuple(dict.fromkeys(addresses))
+        self._tasks = [asyncio.ensure_future(self._watch(address)) for address in self._addresses]
         self._tasks.append(asyncio.ensure_future(self._ask()))
         for task in self._tasks:
             task.add_done_callback(_on_done)
         self._settle()
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching: what was reported does not count any more."""
         self._unlisten()
         tasks = [*self._tasks, *self._asking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for address in self._addresses:
+            self._quorum.opening(address)
+            self._quorum.lost(address, "this node does not watch it")
 
     # --- reports -------------------------------------------------------------------------------------------
 
@@ -112,7 +126,7 @@ class StandbyWatch:
             try:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
-                    call: Any = stub.watch(standby_pb2.WatchRequest())
+                    call: Any = stub.watch(standby_pb2.WatchRequest(epoch=self._epoch))
                     self._calls[address] = call
                     try:
                         await self._hear(address, stub, call)
@@ -149,6 +163,7 @@ class StandbyWatch:
         loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
         # Do not iterate: a call and its iterator keep each other alive, and so the socket.
         while (message := await call.read()) is not aio.EOF:
+            self._check_epoch(message)
             height = _height_of(message)
             if before is not None:
                 _check_follows(before, height)
@@ -160,6 +175,17 @@ class StandbyWatch:
             count += 1
             if count >= REPORTS_MAX:
                 await asyncio.sleep(REPORTS_SECONDS)
+
+    def _check_epoch(self, message: standby_pb2.Level | None) -> None:
+        """Raises InvalidInput for a report to another epoch than this node's."""
+        if message is None or message.epoch == self._epoch:
+            return
+        got, expected = f"epoch {message.epoch}", f"{self._epoch}"
+        if message.epoch > self._epoch:
+            self._outdated(message.epoch)
+        elif message.epoch == 0:
+            got = "no epoch: failover.automatic is off there, or its version is older"
+        raise InvalidInput(_HEIGHT, got, expected)
 
     def _settle(self) -> None:
         """Release confirmed blocks, restart stale streams, and wake the questions."""
@@ -216,8 +242,9 @@ class StandbyWatch:
         stub = self._stubs.get(address)
         try:
             if stub is not None:
-                request = standby_pb2.LevelAtRequest(block_number=number)
+                request = standby_pb2.LevelAtRequest(block_number=number, epoch=self._epoch)
                 answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
+                self._check_epoch(answer)
                 self._quorum.holds(address, _height_of(answer))
         except (aio.AioRpcError, InvalidInput) as error:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))

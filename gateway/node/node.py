@@ -36,11 +36,13 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.cluster.cluster_watch import ClusterWatch
 from sluice.gateway.cluster.control_service import ControlService
+from sluice.gateway.cluster.election import Election, ElectionRules, read_epoch
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
 from sluice.gateway.cluster.roles import Phase, RoleRecord
 from sluice.gateway.cluster.standby_watch import StandbyWatch
+from sluice.gateway.cluster.term_keeper import TermKeeper
 from sluice.gateway.errors import SettingError, StartAbandoned
 from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS
 from sluice.gateway.logs import fields
@@ -51,6 +53,7 @@ from sluice.gateway.node.rules import (
     admission_limits,
     archive_options,
     catch_up_rules,
+    coordinator,
     first_number,
     own_addresses,
     peer_tls,
@@ -125,6 +128,7 @@ class Node:
         self._hash_processes = [
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
         ]
+        self._coordinator = coordinator(settings)
         self._instance = secrets.token_hex(8)
         self._events = EventRing()
         self._cut_off_at = 0.0
@@ -147,6 +151,8 @@ class Node:
         self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
         self.following: PeerFollower
+        self.term: TermKeeper | None
+        """Its part in an election."""
         self.keeper: RoleKeeper
         self._cluster: ClusterWatch
         self.subscribe_service: SubscribeService
@@ -248,6 +254,7 @@ class Node:
         self._make_conductor()
         self._make_following()
         self._make_healer()
+        await self._make_term()
         self._make_keeper()
         if self._archive is not None:
             self._page_blocks.known_root = self._archive.streams[-1].reader.known_root
@@ -365,6 +372,35 @@ class Node:
                 self._cleanup.callback(scrubber.close)
                 self._watch(scrubber.run())
 
+    async def _make_term(self) -> None:
+        """Take part in an election, if the settings say so."""
+        self.term, settings, quorum = None, self.settings, self.conductor.acknowledging.quorum
+        if self._coordinator is None or quorum is None:
+            return
+        promised = await asyncio.to_thread(read_epoch, settings.data_dir)
+        rules = ElectionRules(
+            len(self._peers) + 1, settings.commit_min_standbys, settings.failover_lease_seconds
+        )
+
+        def watch(epoch: int) -> StandbyWatch:
+            return self._watch_standbys(quorum, epoch, term.heard)
+
+        async def instance_at(address: str) -> str:
+            return (await self.following.said_by(address)).instance
+
+        term = self.term = TermKeeper(
+            Election(rules, str(settings.grpc_advertised_address), self._instance, promised),
+            self._coordinator,
+            settings.data_dir,
+            self.store,
+            quorum,
+            watch=watch,
+            neighbours=lambda: self._cluster.neighbours(),
+            refusal=lambda: self.conductor.disk_failure,
+            instance_at=instance_at,
+        )
+        self.conductor.acknowledging.has_term = term.may_acknowledge
+
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
         self.keeper = RoleKeeper(
@@ -375,6 +411,7 @@ class Node:
             self.following,
             peers=peers,
             drain_seconds=settings.shutdown_grace_seconds,
+            term=self.term,
         )
         if settings.peers and not peers and self.keeper.phase is Phase.STANDBY and not self.keeper.followed:
             raise SettingError(
@@ -549,6 +586,7 @@ class Node:
             store=self.store,
             following=self.following,
             keeper=self.keeper,
+            term=self.term,
             cluster=self._cluster,
             tcp_server=self._tcp_server,
             subscribers=self.subscribe_service,
@@ -608,7 +646,7 @@ class Node:
         self.block_access = BlockAccessService(
             self.store, self._page_blocks.ensure_block, self._limits.access
         )
-        self._height_service = HeightService(self.store, self._instance, self._nodes)
+        self._height_service = HeightService(self.store, self._instance, self._nodes, promises=self.term)
         reading = (self.block_access, self.subscribe_service, self._height_service)
         self._cleanup.push_async_callback(self.keeper.close)  # undone even if an address is taken
         await self.keeper.start()  # before the first publisher: a standby sends it elsewhere
@@ -622,23 +660,34 @@ class Node:
         )
         self._cleanup.push_async_callback(self._end_subscribers)
         quorum = self.conductor.acknowledging.quorum
-        if quorum is not None:  # until the conductor has stopped: its last blocks may wait for standbys
-            standbys = StandbyWatch(
-                self.conductor,
-                quorum,
-                self.store,
-                self._peers,
-                peer_tls(settings),
-                limits=self._limits.cluster,
-            )
-            self._cleanup.push_async_callback(standbys.close)
+        # Until the conductor has stopped: its last blocks may wait for standbys.
+        if self.term is not None:
+            self._cleanup.push_async_callback(self.term.close)
+        elif quorum is not None:
+            self._cleanup.push_async_callback(self._watch_standbys(quorum).close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
         self._watch(self.reporter.watch(servers.show_readiness))
         self._watch(self._cluster.watch(self.reporter.statement))
+        if self.term is not None:
+            self.term.start(self.keeper, self.reporter.report().grpc_address)
         self._watch(watch_certificates(servers.certificates, self.metrics))
         self._watch(servers.watch_receiving(publishing.is_urgent))
         self._watch(self._nodes.watch())
+
+    def _watch_standbys(
+        self, quorum: ReplicationQuorum, epoch: int = 0, outdated: Callable[[int], None] = lambda epoch: None
+    ) -> StandbyWatch:
+        return StandbyWatch(
+            self.conductor,
+            quorum,
+            self.store,
+            self._peers,
+            peer_tls(self.settings),
+            limits=self._limits.cluster,
+            epoch=epoch,
+            outdated=outdated,
+        )
 
     async def _start_control(self) -> Address:
         reporter, following = self.reporter, self.following

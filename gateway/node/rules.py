@@ -13,7 +13,9 @@ from sluice.gateway.archive.archive import ArchiveOptions
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.cluster.coordinator import Coordinator, EtcdCoordinator
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
+from sluice.gateway.errors import SettingError
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.records import RaceRules
@@ -36,6 +38,7 @@ __all__ = [
     "admission_limits",
     "archive_options",
     "catch_up_rules",
+    "coordinator",
     "first_number",
     "own_addresses",
     "peer_tls",
@@ -94,6 +97,36 @@ def peer_tls(settings: Settings) -> ClientTls | None:
     if settings.catchup_tls_ca is None:
         return None
     return ClientTls(*(None if file is None else str(file) for file in files))
+
+
+def coordinator(settings: Settings) -> Coordinator | None:
+    """Return the coordinator of the election; None: there is no election.
+
+    Raises:
+        SettingError: settings that the election needs are missing.
+    """
+    if not settings.failover_automatic:
+        return None
+    where = "failover.automatic"
+    if not settings.failover_etcd:
+        raise SettingError(
+            "failover.etcd", got="nothing", expected="the members of an etcd cluster", where=where
+        )
+    if settings.commit_min_standbys < 1:
+        raise SettingError(
+            "commit.min_standbys",
+            got="0",
+            expected="at least 1: without it, a block that was acknowledged may be on the lost disk alone",
+            where=where,
+        )
+    files = (settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key)
+    tls = None if files[0] is None else ClientTls(*(None if one is None else str(one) for one in files))
+    return EtcdCoordinator(
+        [str(one) for one in settings.failover_etcd],
+        settings.failover_cluster,
+        settings.failover_lease_seconds,
+        tls,
+    )
 
 
 def race_rules(settings: Settings) -> RaceRules:

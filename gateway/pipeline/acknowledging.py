@@ -13,6 +13,7 @@ for nobody: its blocks are the active node's.
 
 Invariants
   - The arbiter hears `committed` in order of number, only for blocks on disk.
+  - With an election, a block is acknowledged only while this node's term holds.
   - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
     or is now. Until that is known of the last block, which every EndOfStream names, `refusal` keeps
     publishers out.
@@ -121,6 +122,10 @@ class Acknowledging:
         self._metrics = metrics
         self._now_ns = now_ns
         self._released_blocks_max = released_blocks_max
+        self.has_term: Callable[[], bool] | None = None
+        """Returns whether an election allows acknowledgements now; None: nothing has to allow them."""
+        self.is_unheard = False
+        """Every publisher's stream has ended, and no other can begin: nobody hears of a block."""
         self._awaiting: deque[UnconfirmedBlock] = deque()
         self._safe_number = -1
         """Blocks up to this one were on enough other disks."""
@@ -214,8 +219,10 @@ class Acknowledging:
         quorum, awaiting = self.quorum, self._awaiting
         if quorum is None:
             return
-        if self.is_standby:
+        if self.is_standby or self.is_unheard:
             through = awaiting[-1].number if awaiting else -1
+        elif self.has_term is not None and not self.has_term():
+            through = -1
         else:
             through = -1 if quorum.confirmed is None else quorum.confirmed
             self._safe_number = max(self._safe_number, through)

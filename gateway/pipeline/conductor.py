@@ -377,8 +377,21 @@ class Conductor:
         await self.idle.wait()
         await self._group_commit.finished()
 
+    async def step_down(self, reason: str) -> None:
+        """End all publishers' streams at once; return when no block is in flight.
+
+        The blocks that are complete go to disk, and are acknowledged to nobody.
+        """
+        self.acknowledging.is_unheard = True
+        self.perform(self.arbiter.retire(reason, self.now_ns()))
+        self.perform(self.arbiter.give_up(self.now_ns()))
+        self.acknowledging.release()
+        await self.idle.wait()
+        await self._group_commit.finished()
+
     def reinstate(self) -> None:
         """Take publishers again."""
+        self.acknowledging.is_unheard = False
         self.arbiter.reinstate()
         self.idle.clear()
         self.acknowledging.release()

@@ -240,6 +240,14 @@ class ReplicationQuorum:
             if peer.said is not None and peer.other_chain is None
         ]
 
+    def promises(self) -> list[int | None]:
+        """Return the last block of each connected node with this node's chain, once for each process."""
+        lasts: dict[str, int | None] = {}
+        for peer in self._counted():
+            if peer.said is not None and peer.other_chain is None:
+                lasts[peer.instance] = max(peer.said.number, lasts.get(peer.instance), key=_number)
+        return list(lasts.values())
+
     def connected_count(self) -> int:
         """Return the number of connected nodes with this node's chain."""
         return len({peer.instance for peer in self._counted() if peer.other_chain is None})

@@ -431,7 +431,7 @@ class Arbiter:
         return self._close_doors()
 
     def give_up(self, now_ns: int) -> list[Action]:
-        """The shutdown took too long: end every stream with SUCCESS."""
+        """The shutdown took too long, or another node leads: end every stream with SUCCESS."""
         self._now_ns = now_ns
         self._end_all(EndStatus.SUCCESS, self._closing_reason())
         return self._settle()

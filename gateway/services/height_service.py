@@ -3,6 +3,9 @@
 A watcher gets the last block at once and after each commit, one message for what it has not read. If it reads
 nothing for long, it loses its connection.
 
+With an election (`cluster.election`), a watcher names the epoch of its term, and the node promises it: a
+stream of a lower epoch ends, with a message that has the promised one.
+
 Source: docs/operations.md, "Acknowledge what is on several disks".
 """
 
@@ -11,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.blocks.block_numbers import to_wire
-from sluice.gateway.logs import caused_by
+from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.known_nodes import KnownNodes
 
-__all__ = ["SERVICE_NAME", "HeightLimits", "HeightService"]
+__all__ = ["SERVICE_NAME", "HeightLimits", "HeightService", "Promises"]
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +54,30 @@ class HeightLimits:
     write_seconds_max: float = STANDBY_WRITE_SECONDS_MAX
 
 
+class Promises(Protocol):
+    """The promises of a node that takes part in an election."""
+
+    @property
+    def promised(self) -> int:
+        """The highest epoch that was promised."""
+
+    @property
+    def why_no_member(self) -> str | None:
+        """Why a promise of this node would not count; None: it counts."""
+
+    def on_promise(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each higher promise."""
+
+    async def promise(self, epoch: int) -> int:
+        """Promise an epoch, on disk; return the promised one. Raises OSError."""
+
+
 class HeightService:
     """The service of one node.
 
     Args:
         nodes: the other nodes; None serves everybody.
+        promises: None: there is no election.
     """
 
     def __init__(
@@ -62,11 +86,15 @@ class HeightService:
         instance: str,
         nodes: KnownNodes | None = None,
         limits: HeightLimits = HeightLimits(),
+        promises: Promises | None = None,
     ) -> None:
         self._limits = limits
         self._store = store
         self._instance = instance
         self._nodes = nodes
+        self._promises = promises
+        if promises is not None:
+            promises.on_promise(self._wake)
         self._streams: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._closing = False
@@ -96,8 +124,8 @@ class HeightService:
         changed.set()
 
     async def _watch(self, request: bytes, context: _Context) -> None:
-        del request
         caller = await self._admit(context)
+        epoch = await self._promise(_epoch_of(request), context)
         address = caller.address
         most, most_per_address = self._limits.streams_max, self._limits.streams_per_address_max
         if self._streams.total() >= most or self._streams[address] >= most_per_address:
@@ -108,7 +136,9 @@ class HeightService:
         try:
             while not self._closing:
                 changed = self._changed
-                await self._tell(caller, context)
+                await self._tell(caller, context, epoch)
+                if self._is_outdated(epoch):
+                    break
                 await changed.wait()
         finally:
             self._streams -= Counter((address,))  # forgets a count of 0
@@ -123,30 +153,69 @@ class HeightService:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         raise AssertionError("abort has raised")
 
-    async def _tell(self, caller: Caller, context: _Context) -> None:
+    async def _promise(self, epoch: int, context: _Context) -> int:
+        """Promise a caller's epoch, and return it; where there is an election, each caller needs one."""
+        promises = self._promises
+        if promises is None:
+            return 0
+        reason = promises.why_no_member
+        if epoch == 0:
+            reason = (
+                "epoch: got none, expected one: failover.automatic is on here, and is to be on everywhere"
+            )
+        if reason is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        try:
+            await promises.promise(epoch)
+        except OSError as error:
+            reason = f"epoch {epoch} cannot be promised: {error}"
+            log.error("a promise cannot be written", extra=fields(epoch=epoch, got=str(error)))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+        return epoch
+
+    def _is_outdated(self, epoch: int) -> bool:
+        return self._promises is not None and self._promises.promised > epoch
+
+    async def _tell(self, caller: Caller, context: _Context, epoch: int) -> None:
         """Cut off a watcher that does not read it: nothing else ends its call."""
         seconds = self._limits.write_seconds_max
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
-            await context.write(self._last())
+            await context.write(self._last(epoch))
         finally:
             too_long.cancel()
 
     async def _level_at(self, request: standby_pb2.LevelAtRequest, context: _Context) -> standby_pb2.Level:
         await self._admit(context)
-        number = request.block_number
+        number, epoch = request.block_number, await self._promise(request.epoch, context)
         root_hash = await asyncio.to_thread(self._store.root_hash_at, number)
-        if root_hash is None:
-            return self._last()
-        return standby_pb2.Level(block_number=number, root_hash=root_hash, instance=self._instance)
+        if root_hash is None or self._is_outdated(epoch):
+            return self._last(epoch)
+        return standby_pb2.Level(
+            block_number=number, root_hash=root_hash, instance=self._instance, epoch=epoch
+        )
 
-    def _last(self) -> standby_pb2.Level:
+    def _last(self, epoch: int) -> standby_pb2.Level:
+        promises = self._promises
+        if promises is not None and self._is_outdated(epoch):
+            return standby_pb2.Level(
+                block_number=to_wire(None), instance=self._instance, epoch=promises.promised
+            )
         chain = self._store.chain
         return standby_pb2.Level(
             block_number=to_wire(chain.last_number),
             root_hash=chain.last_root_hash or b"",
             instance=self._instance,
+            epoch=epoch,
         )
+
+
+def _epoch_of(request: bytes) -> int:
+    """Return the epoch of a WatchRequest; 0 for other bytes: earlier versions sent any."""
+    try:
+        return standby_pb2.WatchRequest.FromString(request).epoch
+    except DecodeError:
+        return 0
 
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:

@@ -648,6 +648,47 @@ class Settings:
         "control.tls_client_ca", File(), None, "As grpc.tls_client_ca, for control.address."
     )
 
+    # --- failover -------------------------------------------------------------------------------------------
+    failover_automatic: bool = row(
+        "failover.automatic",
+        Switch(),
+        False,
+        "Let an election decide which node is active: a standby takes over by itself. Needs failover.etcd, "
+        "and commit.min_standbys of at least 1, both the same on all nodes; `role` is then the election's.",
+    )
+    failover_etcd: tuple[Address, ...] = row(
+        "failover.etcd",
+        Listed(HostPort(port_min=1)),
+        (),
+        "Member of the etcd cluster that keeps the lease of the active node. Repeatable.",
+    )
+    failover_cluster: str = row(
+        "failover.cluster",
+        Text("NAME"),
+        "sluice",
+        "Name of this cluster of nodes at the coordinator: its keys in etcd begin with it.",
+    )
+    failover_lease_seconds: int = row(
+        "failover.lease_seconds",
+        WholeNumber(3, 300),
+        10,
+        "Length of the lease: an active node that cannot renew it stops acknowledging, and then another one "
+        "may take over.",
+        unit="seconds",
+    )
+    failover_tls_ca: Path | None = row(
+        "failover.tls_ca",
+        File(),
+        None,
+        "PEM file of the authorities that sign etcd's certificates; unset connects to etcd without TLS.",
+    )
+    failover_tls_certificate: Path | None = row(
+        "failover.tls_certificate", File(), None, "PEM file of the certificate that the node shows to etcd."
+    )
+    failover_tls_key: Path | None = row(
+        "failover.tls_key", File(), None, "PEM file of the private key of failover.tls_certificate."
+    )
+
     # --- tcp ------------------------------------------------------------------------------------------------
     tcp_address: Address = row(
         "tcp.address",

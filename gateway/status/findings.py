@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from sluice.gateway.cluster.cluster_view import ClusterFault
+from sluice.gateway.cluster.election import ElectionState, Standing
 from sluice.gateway.pipeline.replication_quorum import QuorumState, unconfirmed
 from sluice.gateway.status.node_report import Finding, NodeReport
 
@@ -46,6 +47,8 @@ class FindingKind(Enum):
     DEAD_END = "dead end"
     STANDBYS = "standbys"
     OTHER_CHAIN = "other chain"
+    ELECTION = "election"
+    COORDINATOR = "coordinator"
     NO_ACTIVE = "no active node"
     TWO_ACTIVE = "two active nodes"
     NO_SUCCESSOR = "no successor"
@@ -117,6 +120,17 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
     FindingKind.OTHER_CHAIN: Advice(
         "Compare the nodes: sluice status NODE PEER. One of them was started on the data of another network.",
         "Blocks wait for standbys",
+        is_problem=False,
+    ),
+    FindingKind.ELECTION: Advice(
+        "See whether the coordinator answers (etcdctl endpoint health), and whether all nodes have the same "
+        "failover and commit.min_standbys settings. Until then this node does not take over.",
+        "Let the cluster fail over by itself",
+        is_problem=True,
+    ),
+    FindingKind.COORDINATOR: Advice(
+        "Bring the coordinator back before the lease ends: the node stops acknowledging then.",
+        "Let the cluster fail over by itself",
         is_problem=False,
     ),
     # Notes, all three: this node works, and an unready one would leave readers to fewer.
@@ -247,6 +261,8 @@ def look(report: NodeReport) -> list[Seen]:
         seen.append((FindingKind.DEAD_END, report.disputed.text))
     if report.quorum is not None:
         seen += _standbys(report.quorum)
+    if report.election is not None:
+        seen += _election(report.election)
     for archive in report.archives:
         if archive.room_ends is not None:
             seen.append((FindingKind.ARCHIVE_ROOM, f"archive {archive.url}: {archive.room_ends}"))
@@ -267,6 +283,21 @@ def _standbys(quorum: QuorumState) -> list[Seen]:
     if quorum.other_chains:
         seen.append((FindingKind.OTHER_CHAIN, "; ".join(quorum.other_chains)))
     return seen
+
+
+def _election(election: ElectionState) -> list[Seen]:
+    if election.misfit is not None:
+        return [(FindingKind.ELECTION, f"the node takes no part in the election: {election.misfit}")]
+    if election.standing is Standing.LEADING:
+        if election.away is None:
+            return []
+        text = f"the coordinator does not answer, and the lease ends in {election.lease_seconds_left:.0f} s"
+        return [(FindingKind.COORDINATOR, f"{text}: {election.away}")]
+    if election.away is not None:
+        return [(FindingKind.ELECTION, f"the coordinator does not answer: {election.away}")]
+    if election.holder is None and election.problem is not None:
+        return [(FindingKind.ELECTION, f"the node could not take over: {election.problem}")]
+    return []
 
 
 def _notes(report: NodeReport) -> list[Seen]:

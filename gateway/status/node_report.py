@@ -17,6 +17,7 @@ from typing import Final
 
 from sluice.gateway.archive.state import ArchiveState
 from sluice.gateway.cluster.cluster_view import ClusterFault, Statement
+from sluice.gateway.cluster.election import ElectionState
 from sluice.gateway.cluster.node_status import CLUSTER_KEY
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.dispute import Disputed
@@ -104,6 +105,8 @@ class NodeReport:
     active_seconds_ago: float | None = None
     """Time since it knew of an active node. These two and `has_one_active` are for its peers only."""
     quorum: QuorumState | None = None
+    election: ElectionState | None = None
+    """None: there is no election."""
     awaiting_standbys: int = 0
     """Blocks on disk here that wait for standbys."""
 
@@ -190,6 +193,7 @@ class NodeReport:
             "tcp_clients": self.tcp_clients,
             "missing_blocks": self.distance_blocks or 0,
             "awaiting_standbys": self.awaiting_standbys,
+            "epoch": 0 if self.election is None else self.election.epoch,
             "http_address": dict(self.addresses).get("HTTP", ""),
             CLUSTER_KEY: {
                 "one_active": self.has_one_active,

@@ -20,6 +20,7 @@ from sluice.gateway.cluster.cluster_watch import ClusterWatch
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
+from sluice.gateway.cluster.term_keeper import TermKeeper
 from sluice.gateway.identity import is_vouched_for
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.logs import tell_left_out
@@ -58,6 +59,7 @@ class NodeReporter:
         store: BlockStore,
         following: PeerFollower,
         keeper: RoleKeeper,
+        term: TermKeeper | None,
         cluster: ClusterWatch,
         tcp_server: StreamServer,
         subscribers: SubscribeService,
@@ -79,6 +81,7 @@ class NodeReporter:
         self._store = store
         self._following = following
         self._keeper = keeper
+        self._term = term
         self._cluster = cluster
         self._tcp_server = tcp_server
         self._subscribers = subscribers
@@ -156,6 +159,7 @@ class NodeReporter:
             hears=None if (hears := self._cluster.hears()) is None else tuple(hears),
             active_seconds_ago=self._cluster.active_seconds_ago(self._keeper.phase),
             quorum=acknowledging.quorum_state(),
+            election=None if self._term is None else self._term.state(),
             awaiting_standbys=acknowledging.awaiting_count,
             is_starting=not self._addresses,
             is_stopping=self.is_stopping,
@@ -207,6 +211,10 @@ class NodeReporter:
             sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
             self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
             self.metrics.show_role(self._keeper.phase.value)
+            if self._term is not None:
+                election = self._term.state()
+                self.metrics.election_epoch.set(election.epoch)
+                self.metrics.coordinator_away.set(election.away is not None)
             tell_left_out()
             self._show_archive()
             show_readiness(not self.readiness())

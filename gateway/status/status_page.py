@@ -306,6 +306,13 @@ def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
     rows = [("followed now", report.followed or "none")]
     if report.distance_blocks is not None:
         rows.append(("behind by", f"{report.distance_blocks} blocks"))
+    if (election := report.election) is not None:
+        held = (
+            "nobody"
+            if election.holder is None
+            else f"{election.holder.address}, epoch {election.holder.epoch}"
+        )
+        rows.append(("election", f"this node {election.standing.value}; the term has {held}"))
     if report.min_standbys:
         rows.append(("acknowledged when on", f"{report.min_standbys} of these as well"))
         rows += report.standbys

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ class FakeFollowing:
         self._runs = True
 
 
-def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeeper, FakeFollowing]:
+def keep(stage: Stage, role: str = "active", **options: Any) -> tuple[RoleKeeper, FakeFollowing]:
     """A keeper in the stage's data folder."""
     following = FakeFollowing()
     record = RoleRecord("active") if role == "active" else RoleRecord("standby")

@@ -1,0 +1,455 @@
+"""The election of the active node: who may claim a term, how long it holds, and when it is safe to lead.
+
+Pure. `cluster.term_keeper` is the shell; a coordinator (`cluster.coordinator`) keeps a lease.
+
+    term        the time of one active node. Its number, the epoch, rises with each; the coordinator grants an
+                epoch once, to one node, while no other node holds the lease
+    lease       the node that holds the term renews it. Without a renewal it ends, and others may claim
+    promise     a node writes the highest epoch that it was asked for to its disk. From then on it reports
+                its blocks to the node of that epoch alone
+
+    FREE        no term here                          looks at the coordinator; claims when nobody holds it
+    TAKING      has the term, is not active yet       collects promises, and fetches what it lacks
+    LEADING     is active                             acknowledges while `may_acknowledge`
+
+Why no acknowledged block is lost, whatever clocks and lines do: a block is acknowledged in epoch E when it is
+on the node's own disk and, by reports of epoch E, on `min_standbys` others. A node leads in a later epoch
+only after `nodes_needed` nodes of the cluster have promised it that epoch, and when it has the highest block
+that any of them had then. These and those share at least one node, as `nodes_needed + min_standbys + 1` is
+more than all nodes. That one reported the block before it promised, or it would have refused.
+
+Why two nodes never acknowledge at a time: a node counts its lease from the moment at which it asked for it,
+and by `CLOCK_DRIFT_MAX` shorter than the coordinator does. The time is that of CLOCK_BOOTTIME, which goes on
+while a machine sleeps.
+
+Source: docs/operations.md, "Let the cluster fail over by itself".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from sluice.gateway.errors import Fatal, InvalidInput
+from sluice.gateway.regular_files import replace_file
+
+__all__ = [
+    "CLOCK_DRIFT_MAX",
+    "Cluster",
+    "Election",
+    "ElectionRules",
+    "ElectionState",
+    "Holder",
+    "Seen",
+    "Standing",
+    "read_epoch",
+    "write_epoch",
+]
+
+CLOCK_DRIFT_MAX: Final = 0.05
+"""The share by which two clocks may run differently. Real ones differ by less than a thousandth; the rest is
+for virtual machines whose clock stands for a while."""
+
+LOOK_SECONDS: Final = 1.0
+"""Time between two looks at the coordinator, and the time without a holder before a node claims the term."""
+BEHIND_SECONDS: Final = 1.0
+"""How much longer a node waits that knows of one with more blocks: that one need not fetch them."""
+JITTER_SECONDS: Final = 0.5
+RENEWALS_PER_LEASE: Final = 4
+"""Three renewals may fail before the lease ends."""
+
+EPOCH_FILE_NAME = "epoch.json"
+_EPOCH_MAX: Final = (1 << 63) - 1
+
+
+class Standing(Enum):
+    """The standing of one node in the election; the value is for people."""
+
+    FREE = "has no term"
+    TAKING = "takes over"
+    LEADING = "leads"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The record of a cluster at the coordinator: it outlives every lease."""
+
+    epoch: int
+    """The last that was granted; 0: none was."""
+    node_count: int
+    min_standbys: int
+    nodes: tuple[str, ...]
+    """The addresses of those that have joined, `host:port` each."""
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "node_count": self.node_count,
+                "min_standbys": self.min_standbys,
+                "nodes": list(self.nodes),
+            }
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Cluster:
+        """Raises InvalidInput if it is none."""
+        try:
+            found = json.loads(data)
+            nodes = tuple(found["nodes"])
+            numbers = [found["epoch"], found["node_count"], found["min_standbys"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _unreadable("cluster", data) from None
+        if any(type(one) is not int or not 0 <= one <= _EPOCH_MAX for one in numbers):
+            raise _unreadable("cluster", data)
+        if any(not isinstance(one, str) for one in nodes):
+            raise _unreadable("cluster", data)
+        return cls(numbers[0], numbers[1], numbers[2], nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The node that holds the term, as it says at the coordinator."""
+
+    epoch: int
+    address: str
+    """Where publishers reach it, `host:port`."""
+    instance: str
+    """The name of its process."""
+    successor: str = ""
+    """The process that may take the term from it: `sluice failover` hands over. Empty: none."""
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "address": self.address,
+                "instance": self.instance,
+                "successor": self.successor,
+            }
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Holder:
+        """Raises InvalidInput if it is none."""
+        try:
+            found = json.loads(data)
+            words = [found["address"], found["instance"], found["successor"]]
+            epoch = found["epoch"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _unreadable("holder", data) from None
+        if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
+            raise _unreadable("holder", data)
+        if any(not isinstance(one, str) for one in words):
+            raise _unreadable("holder", data)
+        return cls(epoch, *words)
+
+
+def _unreadable(what: str, data: bytes) -> InvalidInput:
+    return InvalidInput(f"{what} record of the coordinator", repr(data[:200]), "JSON that Sluice wrote")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The records of one cluster at the coordinator, at one moment."""
+
+    cluster: Cluster | None
+    holder: Holder | None
+    version: Any = None
+    """What the coordinator compares: a later change makes a write that is based on this one fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionState:
+    """A node's part in the election, for reports."""
+
+    standing: Standing
+    epoch: int
+    """Of the term that this node has; 0: none."""
+    holder: Holder | None
+    """Who has the term, as far as this node knows."""
+    lease_seconds_left: float
+    away: str | None
+    """Why the coordinator does not answer; None: it does."""
+    misfit: str | None
+    """Why this node takes no part."""
+    problem: str | None
+    """Why its last attempt to take over failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRules:
+    """The settings of the election."""
+
+    node_count: int
+    min_standbys: int
+    lease_seconds: float = 10.0
+
+    @property
+    def nodes_needed(self) -> int:
+        """How many nodes, with itself, must promise their epoch to one that is to lead."""
+        return max(1, self.node_count - self.min_standbys)
+
+    @property
+    def held_seconds(self) -> float:
+        """How long a node holds a lease by its own clock, from the moment at which it asked for it."""
+        return self.lease_seconds * (1 - CLOCK_DRIFT_MAX)
+
+    @property
+    def renew_seconds(self) -> float:
+        """Time between two renewals."""
+        return self.lease_seconds / RENEWALS_PER_LEASE
+
+
+class Election:
+    """The election, as one node takes part in it. Times are seconds of one clock.
+
+    Args:
+        address: this node's, `host:port`: its name among the cluster's nodes.
+        instance: the name of this process.
+        promised: the epoch on disk.
+    """
+
+    def __init__(self, rules: ElectionRules, address: str, instance: str, promised: int) -> None:
+        self.rules = rules
+        self.address = address
+        self.standing = Standing.FREE
+        self.epoch = 0
+        """Of the term that this node has; 0: it has none."""
+        self.promised = promised
+        """The highest epoch that this node has promised, which is on its disk."""
+        self._heard = promised
+        """The highest epoch that it has heard of."""
+        self.is_member = False
+        """It has joined the cluster, at the coordinator: only then its promise counts."""
+        self.away: str | None = "it was not asked yet"
+        """Why the coordinator does not answer; None: it does."""
+        self.misfit: str | None = None
+        """Why this node may not take part, in words."""
+        self.seen: Seen | None = None
+        self._instance = instance
+        self._ends_at = 0.0
+        self._renew_at = 0.0
+        self._look_at = 0.0
+        self._free_since: float | None = None
+        self._pause_until = 0.0
+
+    # --- the coordinator -----------------------------------------------------------------------------------
+
+    def looked(self, seen: Seen, now: float) -> None:
+        """Take what the coordinator has."""
+        self.away, self.seen, self._look_at = None, seen, now + LOOK_SECONDS
+        if seen.holder is None:
+            self._free_since = now if self._free_since is None else self._free_since
+        else:
+            self._free_since = None
+        self.misfit = self._misfit(seen.cluster)
+        self.is_member = (
+            self.misfit is None and seen.cluster is not None and self.address in seen.cluster.nodes
+        )
+
+    def failed(self, why: str, now: float) -> None:
+        """The coordinator did not answer. A lease goes on until it ends."""
+        self.away, self._free_since = why, None
+        self._look_at = now + LOOK_SECONDS
+        self._renew_at = now + self.rules.renew_seconds / 2
+
+    def joined(self) -> Cluster | None:
+        """Return the record with this node, to be written if it is unchanged; None: this node is in it."""
+        assert self.seen is not None
+        found = self.seen.cluster or Cluster(0, self.rules.node_count, self.rules.min_standbys, ())
+        if self.misfit is not None or self.address in found.nodes:
+            return None
+        return Cluster(found.epoch, found.node_count, found.min_standbys, (*found.nodes, self.address))
+
+    def _misfit(self, cluster: Cluster | None) -> str | None:
+        if cluster is None:
+            return None
+        rules = self.rules
+        if (cluster.node_count, cluster.min_standbys) != (rules.node_count, rules.min_standbys):
+            return (
+                f"this node has {_nodes(rules.node_count)} and commit.min_standbys {rules.min_standbys}, the "
+                f"cluster at the coordinator {_nodes(cluster.node_count)} and {cluster.min_standbys}"
+            )
+        if self.address not in cluster.nodes and len(cluster.nodes) >= cluster.node_count:
+            return (
+                f"this node is {self.address}, and the cluster at the coordinator has "
+                f"{_nodes(cluster.node_count)} already: {', '.join(cluster.nodes)}"
+            )
+        return None
+
+    # --- claiming ------------------------------------------------------------------------------------------
+
+    def is_look_due(self, now: float) -> bool:
+        """Return whether it is time to look at the coordinator."""
+        return self.standing is Standing.FREE and now >= self._look_at
+
+    def may_claim(self) -> str | None:
+        """Return why nobody may claim the term here now, even if it is asked to; None: it may."""
+        seen = self.seen
+        if self.away is not None or seen is None:
+            return f"the coordinator does not answer: {self.away}"
+        if self.misfit is not None:
+            return self.misfit
+        holder = seen.holder
+        if not self.is_member:
+            return "this node has not joined the cluster yet"
+        if holder is None or holder.successor == self._instance:
+            return None
+        return f"{holder.address} holds the lease of epoch {holder.epoch}"
+
+    def should_claim(self, now: float, *, answering: int, is_behind: bool, jitter: float) -> bool:
+        """Return whether this node should claim the term by itself.
+
+        Args:
+            answering: nodes that answer this one, with itself.
+            is_behind: another one of these has more blocks.
+            jitter: 0 to 1, drawn for each claim.
+        """
+        if self.standing is not Standing.FREE or self.may_claim() is not None or self._free_since is None:
+            return False
+        if answering < self.rules.nodes_needed or now < self._pause_until:
+            return False
+        wait = LOOK_SECONDS + jitter * JITTER_SECONDS + (BEHIND_SECONDS if is_behind else 0.0)
+        return now - self._free_since >= wait
+
+    def claim(self) -> tuple[Cluster, Holder]:
+        """Return the records to write, with the next epoch, if the coordinator has what was seen."""
+        found = None if self.seen is None else self.seen.cluster
+        assert found is not None
+        epoch = max(found.epoch, self._heard) + 1
+        return (
+            Cluster(epoch, found.node_count, found.min_standbys, found.nodes),
+            Holder(epoch, self.address, self._instance),
+        )
+
+    def claimed(self, epoch: int, asked_at: float) -> None:
+        """The coordinator granted the term."""
+        self.standing, self.epoch, self._free_since = Standing.TAKING, epoch, None
+        self._ends_at = asked_at + self.rules.held_seconds
+        self._renew_at = asked_at + self.rules.renew_seconds
+
+    # --- a term --------------------------------------------------------------------------------------------
+
+    def is_renewal_due(self, now: float) -> bool:
+        """Return whether it is time to renew the lease."""
+        return self.standing is not Standing.FREE and now >= self._renew_at
+
+    def renewed(self, asked_at: float) -> None:
+        """The coordinator renewed the lease; only later times count."""
+        self.away = None
+        self._ends_at = max(self._ends_at, asked_at + self.rules.held_seconds)
+        self._renew_at = asked_at + self.rules.renew_seconds
+
+    def promised_here(self, epoch: int) -> None:
+        """This node's promise of an epoch is on its disk."""
+        self.promised = max(self.promised, epoch)
+        self._heard = max(self._heard, epoch)
+
+    def heard(self, epoch: int) -> None:
+        """Another node has promised this epoch to somebody: a lower term is over; a claim goes beyond it."""
+        self._heard = max(self._heard, epoch)
+
+    def holds(self, now: float) -> bool:
+        """Return whether this node has a term that nobody can have followed."""
+        return self.epoch > 0 and now < self._ends_at and self._heard <= self.epoch
+
+    def why_lost(self, now: float) -> str | None:
+        """Return why the term has ended, in words; None: there is none, or it holds."""
+        if self.epoch == 0 or self.holds(now):
+            return None
+        if self._heard > self.epoch:
+            return f"another node has begun epoch {self._heard}"
+        return "the lease could not be renewed" + (f": {self.away}" if self.away else "")
+
+    def may_acknowledge(self, now: float) -> bool:
+        """Return whether this node may tell publishers that blocks are safe."""
+        return self.standing is Standing.LEADING and self.holds(now)
+
+    def lacks(self, answers: Sequence[int | None], last: int | None) -> str | None:
+        """Return why this node may not lead yet; None: it has every acknowledged block.
+
+        Args:
+            answers: the last block of each other node that has promised this term's epoch.
+            last: of this node.
+        """
+        if self.promised != self.epoch:
+            return f"the promise of epoch {self.epoch} is not on disk"
+        needed = self.rules.nodes_needed - 1
+        if len(answers) < needed:
+            return (
+                f"{len(answers)} other {'node has' if len(answers) == 1 else 'nodes have'} promised epoch "
+                f"{self.epoch}, expected {needed}"
+            )
+        highest = max((one for one in answers if one is not None), default=None)
+        if highest is not None and (last is None or last < highest):
+            return f"block {highest} is on another node and not here yet"
+        return None
+
+    def lead(self) -> None:
+        """This node is active."""
+        assert self.standing is Standing.TAKING
+        self.standing = Standing.LEADING
+
+    def state(self, now: float, problem: str | None) -> ElectionState:
+        """Return the state for reports, with the reason why the last attempt to take over failed."""
+        holder = None if self.seen is None else self.seen.holder
+        return ElectionState(
+            self.standing,
+            self.epoch,
+            Holder(self.epoch, self.address, self._instance) if self.epoch else holder,
+            max(0.0, self._ends_at - now),
+            self.away,
+            self.misfit,
+            problem,
+        )
+
+    def gave_up(self, now: float, pause_seconds: float = 0.0) -> None:
+        """This node has no term any more; it claims none by itself for a while."""
+        self.standing, self.epoch, self._ends_at = Standing.FREE, 0, 0.0
+        self._look_at, self._free_since, self._pause_until = now, None, now + pause_seconds
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+# --- the promise on disk ------------------------------------------------------------------------------------
+
+
+def read_epoch(data_dir: Path) -> int:
+    """Return the highest epoch that this node has promised; 0: none.
+
+    Raises:
+        Fatal: the file cannot be read. A node that forgets its promise could make two nodes active.
+    """
+    path = data_dir / EPOCH_FILE_NAME
+    expected = 'an object such as {"epoch": 7}'
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return 0
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fatal(str(path), got=str(error), expected=expected) from error
+    try:
+        epoch = json.loads(text)["epoch"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        epoch = None
+    if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
+        raise Fatal(str(path), got=repr(text[:200]), expected=expected)
+    return epoch
+
+
+def write_epoch(data_dir: Path, epoch: int) -> None:
+    """Write the promise of an epoch; it is on disk on return.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    replace_file(data_dir / EPOCH_FILE_NAME, (json.dumps({"epoch": epoch}) + "\n").encode())
