@@ -1,12 +1,12 @@
 """The coordinator of an election: two records in etcd, one of them under a lease.
 
-    PREFIX/cluster    `election.Cluster`: the last epoch, and who belongs to the cluster. It stays
+    PREFIX/cluster    `election.ClusterRecord`: the last epoch, and who belongs to the cluster. It stays
     PREFIX/active     `election.Holder`: the node that has the term. It goes when its lease ends
 
 Every write is a transaction that fails if one of the two has changed since they were read. A shell:
-`Coordinator` is what the election needs, so that another store can take etcd's place.
+`LeaseCoordinator` is what the election needs, so that another store can take etcd's place.
 
-Source: etcd's API reference, version 3 (KV.Txn, Lease.LeaseGrant, LeaseKeepAlive, LeaseRevoke).
+Source: docs/operations.md, "Let the cluster fail over by itself"; the API reference of etcd, version 3.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from google.protobuf.message import Message
 from grpc import aio
 
 from sluice.gateway.api import etcd_pb2
-from sluice.gateway.cluster.election import Cluster, Holder, Seen
+from sluice.gateway.cluster.election import ClusterRecord, Holder, Seen
 from sluice.gateway.errors import CoordinatorAway, GatewayError
 from sluice.gateway.logs import fields
 from sluice.gateway.transport.channels import ClientTls, open_channel
 from sluice.gateway.transport.failures import why_failed
 
-__all__ = ["Coordinator", "EtcdCoordinator", "Grant"]
+__all__ = ["EtcdCoordinator", "Grant", "LeaseCoordinator"]
 
 log = logging.getLogger(__name__)
 
@@ -52,16 +52,16 @@ class Grant:
     """Of the record of the holder: a different one is another node's."""
 
 
-class Coordinator(Protocol):
+class LeaseCoordinator(Protocol):
     """The coordinator, as the election needs it. Without an answer, a method raises `CoordinatorAway`."""
 
     async def look(self) -> Seen:
         """Return the records."""
 
-    async def join(self, seen: Seen, cluster: Cluster) -> bool:
+    async def join(self, seen: Seen, cluster: ClusterRecord) -> bool:
         """Write the record of the cluster; False: the records have changed since they were seen."""
 
-    async def claim(self, seen: Seen, cluster: Cluster, holder: Holder) -> Grant | None:
+    async def claim(self, seen: Seen, cluster: ClusterRecord, holder: Holder) -> Grant | None:
         """Write both records, the holder's under a new lease; None: they are not as they were seen."""
 
     async def renew(self, grant: Grant) -> bool:
@@ -97,7 +97,7 @@ class EtcdCoordinator:
         self._channels: dict[str, aio.Channel] = {}
 
     async def look(self) -> Seen:
-        """See `Coordinator`."""
+        """See `LeaseCoordinator`."""
         ranges = [
             etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=key))
             for key in (self._cluster_key, self._active_key)
@@ -105,18 +105,18 @@ class EtcdCoordinator:
         answer = await self._transact(etcd_pb2.TxnRequest(success=ranges))
         cluster, active = (one.response_range.kvs for one in answer.responses)
         return Seen(
-            Cluster.decode(cluster[0].value) if cluster else None,
+            ClusterRecord.decode(cluster[0].value) if cluster else None,
             Holder.decode(active[0].value) if active else None,
             (cluster[0].mod_revision if cluster else 0, active[0].mod_revision if active else 0),
         )
 
-    async def join(self, seen: Seen, cluster: Cluster) -> bool:
-        """See `Coordinator`."""
+    async def join(self, seen: Seen, cluster: ClusterRecord) -> bool:
+        """See `LeaseCoordinator`."""
         put = _put(self._cluster_key, cluster.encode())
         return (await self._transact(self._if_unchanged(seen, put))).succeeded
 
-    async def claim(self, seen: Seen, cluster: Cluster, holder: Holder) -> Grant | None:
-        """See `Coordinator`."""
+    async def claim(self, seen: Seen, cluster: ClusterRecord, holder: Holder) -> Grant | None:
+        """See `LeaseCoordinator`."""
         lease = await self._call(
             "Lease/LeaseGrant",
             etcd_pb2.LeaseGrantRequest(TTL=self._lease_seconds),
@@ -142,7 +142,7 @@ class EtcdCoordinator:
         return None
 
     async def renew(self, grant: Grant) -> bool:
-        """See `Coordinator`."""
+        """See `LeaseCoordinator`."""
         alive = await self._keep_alive(grant.lease)
         if alive is None or alive.TTL <= 0:
             return False
@@ -153,7 +153,7 @@ class EtcdCoordinator:
         return bool(found) and found[0].mod_revision == grant.revision
 
     async def mark(self, grant: Grant, holder: Holder) -> Grant | None:
-        """See `Coordinator`."""
+        """See `LeaseCoordinator`."""
         request = etcd_pb2.TxnRequest(
             compare=[_is_at(self._active_key, grant.revision)],
             success=[_put(self._active_key, holder.encode(), grant.lease)],
@@ -162,7 +162,7 @@ class EtcdCoordinator:
         return Grant(grant.lease, answer.header.revision) if answer.succeeded else None
 
     async def release(self, grant: Grant) -> None:
-        """See `Coordinator`; a lease that cannot be ended ends by itself."""
+        """See `LeaseCoordinator`; a lease that cannot be ended ends by itself."""
         with suppress(CoordinatorAway):
             await self._call(
                 "Lease/LeaseRevoke",
@@ -171,7 +171,7 @@ class EtcdCoordinator:
             )
 
     async def close(self) -> None:
-        """See `Coordinator`."""
+        """See `LeaseCoordinator`."""
         while self._channels:
             await self._channels.popitem()[1].close()
 

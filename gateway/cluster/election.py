@@ -39,13 +39,13 @@ from sluice.gateway.regular_files import replace_file
 
 __all__ = [
     "CLOCK_DRIFT_MAX",
-    "Cluster",
+    "ClusterRecord",
     "Election",
     "ElectionRules",
     "ElectionState",
     "Holder",
     "Seen",
-    "Standing",
+    "TermPhase",
     "read_epoch",
     "write_epoch",
 ]
@@ -66,8 +66,8 @@ EPOCH_FILE_NAME = "epoch.json"
 _EPOCH_MAX: Final = (1 << 63) - 1
 
 
-class Standing(Enum):
-    """The standing of one node in the election; the value is for people."""
+class TermPhase(Enum):
+    """The phase of one node in the election; the value is for people."""
 
     FREE = "has no term"
     TAKING = "takes over"
@@ -75,7 +75,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterRecord:
     """The record of a cluster at the coordinator: it outlives every lease."""
 
     epoch: int
@@ -97,7 +97,7 @@ class Cluster:
         ).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Cluster:
+    def decode(cls, data: bytes) -> ClusterRecord:
         """Raises InvalidInput if it is none."""
         try:
             found = json.loads(data)
@@ -159,7 +159,7 @@ def _unreadable(what: str, data: bytes) -> InvalidInput:
 class Seen:
     """The records of one cluster at the coordinator, at one moment."""
 
-    cluster: Cluster | None
+    cluster: ClusterRecord | None
     holder: Holder | None
     version: Any = None
     """What the coordinator compares: a later change makes a write that is based on this one fail."""
@@ -169,7 +169,7 @@ class Seen:
 class ElectionState:
     """A node's part in the election, for reports."""
 
-    standing: Standing
+    phase: TermPhase
     epoch: int
     """Of the term that this node has; 0: none."""
     holder: Holder | None
@@ -219,7 +219,7 @@ class Election:
     def __init__(self, rules: ElectionRules, address: str, instance: str, promised: int) -> None:
         self.rules = rules
         self.address = address
-        self.standing = Standing.FREE
+        self.phase = TermPhase.FREE
         self.epoch = 0
         """Of the term that this node has; 0: it has none."""
         self.promised = promised
@@ -260,15 +260,15 @@ class Election:
         self._look_at = now + LOOK_SECONDS
         self._renew_at = now + self.rules.renew_seconds / 2
 
-    def joined(self) -> Cluster | None:
+    def joined(self) -> ClusterRecord | None:
         """Return the record with this node, to be written if it is unchanged; None: this node is in it."""
         assert self.seen is not None
-        found = self.seen.cluster or Cluster(0, self.rules.node_count, self.rules.min_standbys, ())
+        found = self.seen.cluster or ClusterRecord(0, self.rules.node_count, self.rules.min_standbys, ())
         if self.misfit is not None or self.address in found.nodes:
             return None
-        return Cluster(found.epoch, found.node_count, found.min_standbys, (*found.nodes, self.address))
+        return ClusterRecord(found.epoch, found.node_count, found.min_standbys, (*found.nodes, self.address))
 
-    def _misfit(self, cluster: Cluster | None) -> str | None:
+    def _misfit(self, cluster: ClusterRecord | None) -> str | None:
         if cluster is None:
             return None
         rules = self.rules
@@ -288,7 +288,7 @@ class Election:
 
     def is_look_due(self, now: float) -> bool:
         """Return whether it is time to look at the coordinator."""
-        return self.standing is Standing.FREE and now >= self._look_at
+        return self.phase is TermPhase.FREE and now >= self._look_at
 
     def may_claim(self) -> str | None:
         """Return why nobody may claim the term here now, even if it is asked to; None: it may."""
@@ -312,26 +312,26 @@ class Election:
             is_behind: another one of these has more blocks.
             jitter: 0 to 1, drawn for each claim.
         """
-        if self.standing is not Standing.FREE or self.may_claim() is not None or self._free_since is None:
+        if self.phase is not TermPhase.FREE or self.may_claim() is not None or self._free_since is None:
             return False
         if answering < self.rules.nodes_needed or now < self._pause_until:
             return False
         wait = LOOK_SECONDS + jitter * JITTER_SECONDS + (BEHIND_SECONDS if is_behind else 0.0)
         return now - self._free_since >= wait
 
-    def claim(self) -> tuple[Cluster, Holder]:
+    def claim(self) -> tuple[ClusterRecord, Holder]:
         """Return the records to write, with the next epoch, if the coordinator has what was seen."""
         found = None if self.seen is None else self.seen.cluster
         assert found is not None
         epoch = max(found.epoch, self._heard) + 1
         return (
-            Cluster(epoch, found.node_count, found.min_standbys, found.nodes),
+            ClusterRecord(epoch, found.node_count, found.min_standbys, found.nodes),
             Holder(epoch, self.address, self._instance),
         )
 
     def claimed(self, epoch: int, asked_at: float) -> None:
         """The coordinator granted the term."""
-        self.standing, self.epoch, self._free_since = Standing.TAKING, epoch, None
+        self.phase, self.epoch, self._free_since = TermPhase.TAKING, epoch, None
         self._ends_at = asked_at + self.rules.held_seconds
         self._renew_at = asked_at + self.rules.renew_seconds
 
@@ -339,7 +339,7 @@ class Election:
 
     def is_renewal_due(self, now: float) -> bool:
         """Return whether it is time to renew the lease."""
-        return self.standing is not Standing.FREE and now >= self._renew_at
+        return self.phase is not TermPhase.FREE and now >= self._renew_at
 
     def renewed(self, asked_at: float) -> None:
         """The coordinator renewed the lease; only later times count."""
@@ -370,7 +370,7 @@ class Election:
 
     def may_acknowledge(self, now: float) -> bool:
         """Return whether this node may tell publishers that blocks are safe."""
-        return self.standing is Standing.LEADING and self.holds(now)
+        return self.phase is TermPhase.LEADING and self.holds(now)
 
     def lacks(self, answers: Sequence[int | None], last: int | None) -> str | None:
         """Return why this node may not lead yet; None: it has every acknowledged block.
@@ -394,14 +394,14 @@ class Election:
 
     def lead(self) -> None:
         """This node is active."""
-        assert self.standing is Standing.TAKING
-        self.standing = Standing.LEADING
+        assert self.phase is TermPhase.TAKING
+        self.phase = TermPhase.LEADING
 
     def state(self, now: float, problem: str | None) -> ElectionState:
         """Return the state for reports, with the reason why the last attempt to take over failed."""
         holder = None if self.seen is None else self.seen.holder
         return ElectionState(
-            self.standing,
+            self.phase,
             self.epoch,
             Holder(self.epoch, self.address, self._instance) if self.epoch else holder,
             max(0.0, self._ends_at - now),
@@ -412,7 +412,7 @@ class Election:
 
     def gave_up(self, now: float, pause_seconds: float = 0.0) -> None:
         """This node has no term any more; it claims none by itself for a while."""
-        self.standing, self.epoch, self._ends_at = Standing.FREE, 0, 0.0
+        self.phase, self.epoch, self._ends_at = TermPhase.FREE, 0, 0.0
         self._look_at, self._free_since, self._pause_until = now, None, now + pause_seconds
 
 

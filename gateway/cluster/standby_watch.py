@@ -197,6 +197,10 @@ class StandbyWatch:
             self._wake.set()
 
     def _on_stored(self) -> None:
+        # Later: the quorum hears of the block after the store does.
+        asyncio.get_running_loop().call_soon(self._wake_to_ask)
+
+    def _wake_to_ask(self) -> None:
         if self._quorum.ahead()[1]:
             self._wake.set()
 

@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from sluice.gateway.cluster.coordinator import Coordinator, Grant
-from sluice.gateway.cluster.election import Election, ElectionState, Holder, Standing, write_epoch
+from sluice.gateway.cluster.coordinator import Grant, LeaseCoordinator
+from sluice.gateway.cluster.election import Election, ElectionState, Holder, TermPhase, write_epoch
 from sluice.gateway.errors import CoordinatorAway, Fatal, GatewayError, InvalidInput, RoleRefused
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
@@ -79,7 +79,7 @@ class TermKeeper:
     def __init__(
         self,
         election: Election,
-        coordinator: Coordinator,
+        coordinator: LeaseCoordinator,
         data_dir: Path,
         store: BlockStore,
         quorum: ReplicationQuorum,
@@ -146,7 +146,7 @@ class TermKeeper:
 
     def lead(self) -> None:
         """The node is active."""
-        if self.election.standing is Standing.TAKING:
+        if self.election.phase is TermPhase.TAKING:
             self.election.lead()
             self.problem = None
 
@@ -162,7 +162,7 @@ class TermKeeper:
             Fatal: it was not possible in time; the node has no term.
         """
         async with self._taking:
-            if self.election.standing is not Standing.FREE:
+            if self.election.phase is not TermPhase.FREE:
                 if not self.holds():
                     raise _refused("it has ended")
                 return
@@ -300,7 +300,7 @@ class TermKeeper:
         """The term has ended: stop leading."""
         if self._grant is None:
             return
-        was_leading, epoch = self.election.standing is Standing.LEADING, self.election.epoch
+        was_leading, epoch = self.election.phase is TermPhase.LEADING, self.election.epoch
         log.warning("the term has ended", extra=fields(epoch=epoch, reason=why))
         await self.give_up()
         if was_leading:

@@ -13,7 +13,7 @@ from sluice.gateway.archive.archive import ArchiveOptions
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
-from sluice.gateway.cluster.coordinator import Coordinator, EtcdCoordinator
+from sluice.gateway.cluster.coordinator import EtcdCoordinator, LeaseCoordinator
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.errors import SettingError
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
@@ -99,7 +99,7 @@ def peer_tls(settings: Settings) -> ClientTls | None:
     return ClientTls(*(None if file is None else str(file) for file in files))
 
 
-def coordinator(settings: Settings) -> Coordinator | None:
+def coordinator(settings: Settings) -> LeaseCoordinator | None:
     """Return the coordinator of the election; None: there is no election.
 
     Raises:

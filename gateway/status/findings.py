@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from sluice.gateway.cluster.cluster_view import ClusterFault
-from sluice.gateway.cluster.election import ElectionState, Standing
+from sluice.gateway.cluster.election import ElectionState, TermPhase
 from sluice.gateway.pipeline.replication_quorum import QuorumState, unconfirmed
 from sluice.gateway.status.node_report import Finding, NodeReport
 
@@ -288,7 +288,7 @@ def _standbys(quorum: QuorumState) -> list[Seen]:
 def _election(election: ElectionState) -> list[Seen]:
     if election.misfit is not None:
         return [(FindingKind.ELECTION, f"the node takes no part in the election: {election.misfit}")]
-    if election.standing is Standing.LEADING:
+    if election.phase is TermPhase.LEADING:
         if election.away is None:
             return []
         text = f"the coordinator does not answer, and the lease ends in {election.lease_seconds_left:.0f} s"

@@ -193,8 +193,8 @@ class NodeReport:
             "tcp_clients": self.tcp_clients,
             "missing_blocks": self.distance_blocks or 0,
             "awaiting_standbys": self.awaiting_standbys,
-            "epoch": 0 if self.election is None else self.election.epoch,
             "http_address": dict(self.addresses).get("HTTP", ""),
+            **({} if self.election is None else {"epoch": self.election.epoch}),
             CLUSTER_KEY: {
                 "one_active": self.has_one_active,
                 "hears": None if self.hears is None else _within(self.hears, HEARS_BYTES_MAX),

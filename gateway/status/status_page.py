@@ -312,7 +312,7 @@ def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
             if election.holder is None
             else f"{election.holder.address}, epoch {election.holder.epoch}"
         )
-        rows.append(("election", f"this node {election.standing.value}; the term has {held}"))
+        rows.append(("election", f"this node {election.phase.value}; the term has {held}"))
     if report.min_standbys:
         rows.append(("acknowledged when on", f"{report.min_standbys} of these as well"))
         rows += report.standbys

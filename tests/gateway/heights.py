@@ -14,7 +14,7 @@ from sluice.gateway.api import standby_pb2, standby_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.limits import REQUEST_BYTES_MAX
-from sluice.gateway.services.height_service import HeightLimits, HeightService
+from sluice.gateway.services.height_service import HeightLimits, HeightService, Promises
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.transport.grpc_server import ServerPlan, start_server
 from sluice.gateway.transport.known_nodes import KnownNodes
@@ -57,9 +57,9 @@ class Told:
         for block in blocks:
             self.block_store.advance(block)
 
-    def watch(self) -> Any:
+    def watch(self, epoch: int = 0) -> Any:
         """Open a stream."""
-        return self.stub().watch(standby_pb2.WatchRequest())
+        return self.stub().watch(standby_pb2.WatchRequest(epoch=epoch))
 
 
 @asynccontextmanager
@@ -70,10 +70,11 @@ async def told(
     instance: str = "this-process",
     nodes: KnownNodes | None = None,
     limits: HeightLimits | None = None,
+    promises: Promises | None = None,
 ) -> AsyncIterator[Told]:
     """Yield a running service; `nodes`: its clients, None: everybody."""
     store = BlockStore.open(data_dir)
-    service = HeightService(store, instance, nodes, limits or HeightLimits())
+    service = HeightService(store, instance, nodes, limits or HeightLimits(), promises)
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
     server = await start_server(plan, service.add_to)
     stage = Told(store, service, str(server.address))

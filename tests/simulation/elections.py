@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.gateway.cluster.coordinator import Grant
-from sluice.gateway.cluster.election import Cluster, Election, ElectionRules, Holder, Seen, read_epoch
+from sluice.gateway.cluster.election import ClusterRecord, Election, ElectionRules, Holder, Seen, read_epoch
 from sluice.gateway.cluster.term_keeper import TermKeeper
 from sluice.gateway.errors import CoordinatorAway, GatewayError
 from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
@@ -137,19 +137,19 @@ class Etcd:
 
     def look(self) -> Seen:
         return Seen(
-            Cluster.decode(self.cluster[0]) if self.cluster else None,
+            ClusterRecord.decode(self.cluster[0]) if self.cluster else None,
             Holder.decode(self.active[0]) if self.active else None,
             self.version(),
         )
 
-    def join(self, seen: Seen, cluster: Cluster) -> bool:
+    def join(self, seen: Seen, cluster: ClusterRecord) -> bool:
         if self.version() != seen.version:
             return False
         self.revision += 1
         self.cluster = (cluster.encode(), self.revision)
         return True
 
-    def claim(self, seen: Seen, cluster: Cluster, holder: Holder, lease: int) -> int | None:
+    def claim(self, seen: Seen, cluster: ClusterRecord, holder: Holder, lease: int) -> int | None:
         if self.version() != seen.version or lease not in self.leases:
             return None
         self.revision += 1
@@ -180,10 +180,10 @@ class SimCoordinator:
         found: Seen = await self._ask(self._etcd.look)
         return found
 
-    async def join(self, seen: Seen, cluster: Cluster) -> bool:
+    async def join(self, seen: Seen, cluster: ClusterRecord) -> bool:
         return bool(await self._ask(lambda: self._etcd.join(seen, cluster)))
 
-    async def claim(self, seen: Seen, cluster: Cluster, holder: Holder) -> Grant | None:
+    async def claim(self, seen: Seen, cluster: ClusterRecord, holder: Holder) -> Grant | None:
         lease = await self._ask(lambda: self._etcd.grant(self._node.cluster.options.lease_seconds))
         revision = await self._ask(lambda: self._etcd.claim(seen, cluster, holder, lease))
         return None if revision is None else Grant(lease, revision)
@@ -741,6 +741,11 @@ def skewed(options: ElectionOptions) -> ElectionOptions:
     return replace(options, clock_share=0.024, is_skewed=True, delay_ns=delay_ns, faults=(1, 3, 3, 6, 6, 6))
 
 
+def pausing(options: ElectionOptions) -> ElectionOptions:
+    """Nodes stand still for longer than their lease, and nothing else happens."""
+    return replace(options, lease_seconds=3.0, faults=(1,), fault_every_ns=6 * SECOND_NS)
+
+
 def wild(options: ElectionOptions) -> ElectionOptions:
     """Clocks that run up to four times as fast or as slow as the time: no lease can be relied on."""
     return replace(options, clock_share=0.75, is_wild=True, faults=(1, 2, 3, 3, 3, 6))
@@ -753,12 +758,12 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    for one in (wild, skewed):
+    for one in (wild, skewed, pausing):
         parser.add_argument(f"--{one.__name__}", action="store_true", help=one.__doc__)
     parser.add_argument("--seed", type=int, help="this one alone, with its trace")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
-    change = wild if given.wild else skewed if given.skewed else None
+    change = wild if given.wild else skewed if given.skewed else pausing if given.pausing else None
     begun, acknowledged, activations = time.monotonic(), 0, 0
     with folder() as data_dir:
         for count, seed in enumerate(seeds, 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.cluster.coordinator import EtcdCoordinator
-from sluice.gateway.cluster.election import Cluster, Holder, Seen
+from sluice.gateway.cluster.election import ClusterRecord, Holder, Seen
 from sluice.gateway.errors import CoordinatorAway, InvalidInput
 from tests.certificates import Authority
 from tests.etcd import EtcdProcess, etcd_program, running_etcd
@@ -21,7 +21,7 @@ from tests.nodes import until
 from tests.serving import free_port
 
 LEASE_SECONDS = 2
-CLUSTER = Cluster(0, 3, 1, ("a:1", "b:1", "c:1"))
+CLUSTER = ClusterRecord(0, 3, 1, ("a:1", "b:1", "c:1"))
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ async def nodes_at(
             await node.close()
 
 
-def record_of(epoch: int) -> Cluster:
-    return Cluster(epoch, 3, 1, CLUSTER.nodes)
+def record_of(epoch: int) -> ClusterRecord:
+    return ClusterRecord(epoch, 3, 1, CLUSTER.nodes)
 
 
 async def test_two_nodes_join_and_one_of_them_gets_the_term(etcd: EtcdProcess) -> None:

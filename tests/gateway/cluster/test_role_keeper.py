@@ -599,3 +599,173 @@ def test_a_disk_that_refuses_the_folder_leaves_what_was_remembered(
     with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error$"):
         write_role(tmp_path, RoleRecord("active"))
     assert read_role(tmp_path) == before
+
+
+# --- an election --------------------------------------------------------------------------------------------
+
+
+class FakeTerm:
+    """A term that is given and taken by hand, and a record of what the keeper asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.refusal: Exception | None = None
+        self.is_held = False
+
+    async def permit(self, timeout_seconds: float) -> None:
+        self.calls.append("permit")
+        if self.refusal is not None:
+            raise self.refusal
+        self.is_held = True
+
+    def lead(self) -> None:
+        self.calls.append("lead")
+
+    def holds(self) -> bool:
+        return self.is_held
+
+    async def offer(self, address: str) -> None:
+        self.calls.append(f"offer {address}")
+
+    async def withdraw(self) -> None:
+        self.calls.append("withdraw")
+
+    async def give_up(self, pause_seconds: float = 0.0) -> None:
+        self.calls.append("give up")
+        self.is_held = False
+
+
+async def elected(stage: Stage, term: FakeTerm) -> RoleKeeper:
+    """A keeper whose node was made active."""
+    keeper, _ = keep(stage, term=term)
+    await keeper.start()
+    assert keeper.phase is Phase.STANDBY
+    await keeper.activate()
+    assert term.calls == ["permit", "lead"]
+    term.calls.clear()
+    return keeper
+
+
+def test_with_an_election_a_node_starts_as_a_standby_whatever_it_remembers(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        write_role(tmp_path, RoleRecord("active"))
+        keeper, following = keep(stage, term=FakeTerm())
+        await keeper.start()
+        assert (keeper.phase, keeper.has_one_active) == (Phase.STANDBY, True)
+        assert following.calls == [("follow", OTHER)]
+        await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
+
+    play(tmp_path, scene)
+
+
+def test_a_node_without_permission_stays_a_standby_that_follows(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        term = FakeTerm()
+        keeper, following = keep(stage, term=term)
+        await keeper.start()
+        term.refusal = RoleRefused("activate", got="not elected", expected="elected")
+        with pytest.raises(RoleRefused, match="got a node that is not elected"):
+            await keeper.activate()
+        assert (keeper.phase, following.calls) == (Phase.STANDBY, [("follow", OTHER)])
+
+    play(tmp_path, scene)
+
+
+def test_a_term_that_ends_while_the_role_goes_to_disk_leaves_a_standby(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(stage: Stage) -> None:
+        term = FakeTerm()
+        keeper, following = keep(stage, term=term)
+        await keeper.start()
+
+        def write_slowly(data_dir: Path, record: RoleRecord) -> None:
+            term.is_held = False
+            write_role(data_dir, record)
+
+        monkeypatch.setattr(role_keeper, "write_role", write_slowly)
+        with pytest.raises(RoleRefused, match="got a node that is without a term"):
+            await keeper.activate()
+        assert keeper.phase is Phase.STANDBY
+        assert term.calls == ["permit", "give up"]
+        assert following.calls[-1] == ("follow", OTHER)
+
+    play(tmp_path, scene)
+
+
+def test_a_node_whose_term_ends_steps_down_and_may_lead_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        term = FakeTerm()
+        keeper = await elected(stage, term)
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        term.is_held = False
+        await keeper.step_down("the lease could not be renewed")
+        await alice.expect_end("end SUCCESS last 0 about 0")
+        assert (keeper.phase, read_role(tmp_path)) == (Phase.STANDBY, RoleRecord("standby"))
+        await keeper.step_down("again")
+        await keeper.activate()
+        bob = stage.publisher("Bob")
+        bob.block(BLOCKS[1])
+        await bob.expect("ack 1")
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_drained_node_offers_its_term_and_takes_publishers_again_only_while_it_has_it(
+    tmp_path: Path,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        term = FakeTerm()
+        keeper = await elected(stage, term)
+        await keeper.drain(30, PEER)
+        assert term.calls == [f"offer {PEER}"]
+        await keeper.resume()
+        assert (keeper.phase, term.calls[1:]) == (Phase.ACTIVE, ["withdraw"])
+        await keeper.drain(30, PEER)
+        term.is_held = False
+        with pytest.raises(RoleRefused, match="got a node that is without a term"):
+            await keeper.resume()
+        assert keeper.phase is Phase.STANDBY
+        await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
+
+    play(tmp_path, scene)
+
+
+def test_a_drain_that_nobody_ends_leaves_a_standby_if_the_term_has_ended(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        term = FakeTerm()
+        keeper = await elected(stage, term)
+        await keeper.drain(0.05, PEER)
+        term.is_held = False
+        async with asyncio.timeout(10):
+            while keeper.phase is not Phase.STANDBY:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await keeper.close()
+
+    play(tmp_path, scene)
+
+
+def test_a_term_that_ends_ends_a_drain_that_waits_for_blocks(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        standbys = stage.conductor.acknowledging.quorum
+        assert standbys is not None
+        term = FakeTerm()
+        keeper = await elected(stage, term)
+        stage.conductor.acknowledging.has_term = term.holds
+        alice = stage.publisher("Alice")
+        alice.block(BLOCKS[0])
+        draining = asyncio.ensure_future(keeper.drain(30, PEER))
+        async with asyncio.timeout(10):
+            while keeper.phase is not Phase.DRAINING or stage.store.last_number is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        term.is_held = False
+        await asyncio.wait_for(keeper.step_down("the lease has ended"), 10)
+        with pytest.raises(RoleRefused):
+            await draining
+        assert read_role(tmp_path) == RoleRecord("standby", PEER)
+        await alice.expect_end(SENT_ELSEWHERE)
+
+    on_stage(tmp_path, scene, standbys=ReplicationQuorum(1, "this-process", [OTHER]))

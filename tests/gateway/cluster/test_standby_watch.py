@@ -222,6 +222,9 @@ async def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for
             alice = await wire.publisher("alice")
             await alice.block(*BLOCKS[3:6])
             await alice.expect("ack 3", "ack 4", "ack 5")
+            for block in BLOCKS[6:9]:  # one at a time: nothing but itself tells that it waits
+                await alice.block(block)
+                await alice.expect(f"ack {block.number}")
 
 
 async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
@@ -319,8 +322,8 @@ async def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path
 async def test_a_report_that_cannot_be_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root_hash: bytes, instance: str, got: str
 ) -> None:
-    def short(service: height_service_module.HeightService) -> standby_pb2.Level:
-        del service
+    def short(service: height_service_module.HeightService, epoch: int) -> standby_pb2.Level:
+        del service, epoch
         return standby_pb2.Level(block_number=number, root_hash=root_hash, instance=instance)
 
     monkeypatch.setattr(height_service_module.HeightService, "_last", short)

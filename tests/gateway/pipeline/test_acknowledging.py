@@ -286,6 +286,53 @@ def test_a_node_that_drains_waits_for_its_standby_and_then_tells_the_last_block(
     on_scene(play)
 
 
+def test_without_a_term_nothing_is_acknowledged(on_scene: Callable[..., None]) -> None:
+    async def play(scene: Scene) -> None:
+        has_term = False
+        scene.acknowledging.has_term = lambda: has_term
+        alice = await scene.publisher_that_stored(*BLOCKS[:2])
+        scene.report(1)
+        assert scene.acknowledging.awaiting == (0, 1)
+        has_term = True
+        scene.acknowledging.release()
+        await alice.expect("ack 0", "ack 1")
+
+    on_scene(play)
+
+
+def test_a_node_that_steps_down_ends_its_publishers_at_once_and_acknowledges_nothing(
+    on_scene: Callable[..., None],
+) -> None:
+    """What waits stays on disk. A node that leads again waits for its standby before it lets anybody in."""
+
+    async def play(scene: Scene) -> None:
+        has_term = True
+        scene.acknowledging.has_term = lambda: has_term
+        alice = await scene.publisher_that_stored(BLOCKS[0])
+        scene.report(0)
+        await alice.expect("ack 0")
+        alice.block(BLOCKS[1])
+        await scene.stored(1)
+        alice.items(BLOCKS[2].items[0])  # a block that is not complete
+        has_term = False
+        await asyncio.wait_for(scene.conductor.step_down("a standby"), ANSWER_SECONDS)
+        await alice.expect_end("end SUCCESS last 0 about 0")
+        assert scene.acknowledging.awaiting is None
+        assert scene.store.last_number == 1
+        has_term = True
+        scene.conductor.reinstate()
+        assert "publishers are refused until block 1" in str(scene.acknowledging.refusal())
+        scene.report(1)
+        assert scene.acknowledging.refusal() is None
+        bob = scene.publisher("bob")
+        bob.block(BLOCKS[2])
+        await scene.stored(2)
+        scene.report(2)
+        await bob.expect("ack 2")
+
+    on_scene(play)
+
+
 def test_a_node_that_is_resumed_in_the_middle_goes_on_waiting(on_scene: Callable[..., None]) -> None:
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,84 @@ async def test_a_watcher_is_told_at_once_and_whenever_the_height_rises(tmp_path:
         stage.store(1, 2, 3)
         for call in (first, second):  # told in one message
             assert await height(call) == (3, ROOTS[3], "this-process")
+
+
+class Word:
+    """The promises of a node, on a disk that may refuse."""
+
+    def __init__(self) -> None:
+        self.promised, self.refuses = 3, False
+        self.why_no_member: str | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_promise(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    async def promise(self, epoch: int) -> int:
+        if epoch > self.promised:
+            await asyncio.sleep(0.01)
+            if self.refuses:
+                raise OSError(28, "No space left on device")
+            self.promised = max(self.promised, epoch)
+            for listener in self._listeners:
+                listener()
+        return self.promised
+
+
+async def epoch_and_number(call: Any) -> tuple[int, int]:
+    message = await asyncio.wait_for(call.read(), ANSWER_SECONDS)
+    assert isinstance(message, standby_pb2.Level), message
+    return message.epoch, message.block_number
+
+
+async def test_a_promise_ends_the_streams_of_lower_epochs_before_another_block_is_reported(
+    tmp_path: Path,
+) -> None:
+    word = Word()
+    async with told(tmp_path, promises=word) as stage:
+        old = stage.watch(4)
+        assert await epoch_and_number(old) == (4, U64_MAX)
+        late = stage.watch(2)
+        assert await epoch_and_number(late) == (4, U64_MAX)  # of a lower epoch than was promised before
+        assert await late.read() is aio.EOF
+        stage.store(0)
+        assert await epoch_and_number(old) == (4, 0)
+        new = stage.watch(7)
+        assert await epoch_and_number(new) == (7, 0)
+        assert word.promised == 7
+        stage.store(1)
+        assert await epoch_and_number(old) == (7, U64_MAX)
+        assert await old.read() is aio.EOF
+        assert await epoch_and_number(new) == (7, 1)
+        for epoch, number in ((7, 0), (4, U64_MAX)):
+            answer = await stage.stub().levelAt(standby_pb2.LevelAtRequest(block_number=0, epoch=epoch))
+            assert (answer.epoch, answer.block_number) == (7, number)
+        answer = await stage.stub().levelAt(standby_pb2.LevelAtRequest(block_number=0, epoch=9))
+        assert (answer.epoch, answer.block_number, word.promised) == (9, 0, 9)
+
+
+async def test_who_is_told_nothing_where_there_is_an_election(tmp_path: Path) -> None:
+    word = Word()
+
+    async def refusal(epoch: int) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stage.watch(epoch).read()
+        with pytest.raises(aio.AioRpcError) as caught_too:
+            await stage.stub().levelAt(standby_pb2.LevelAtRequest(block_number=0, epoch=epoch))
+        assert caught.value.code() is caught_too.value.code()
+        return caught.value.code(), str(caught.value.details())
+
+    async with told(tmp_path, promises=word) as stage:
+        code, said = await refusal(0)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert said.startswith("epoch: got none, expected one: failover.automatic is on here")
+        word.refuses = True
+        code, said = await refusal(8)
+        assert (code, word.promised) == (grpc.StatusCode.UNAVAILABLE, 3)
+        assert said == "epoch 8 cannot be promised: [Errno 28] No space left on device"
+        word.refuses, word.why_no_member = False, "not joined yet"
+        assert await refusal(8) == (grpc.StatusCode.FAILED_PRECONDITION, "not joined yet")
+        assert word.promised == 3
 
 
 async def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:

@@ -1,0 +1,226 @@
+"""The rules of the election, and the promise on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.gateway.cluster.election import (
+    CLOCK_DRIFT_MAX,
+    ClusterRecord,
+    Election,
+    ElectionRules,
+    Holder,
+    Seen,
+    TermPhase,
+    read_epoch,
+    write_epoch,
+)
+from sluice.gateway.errors import Fatal, InvalidInput
+
+RULES = ElectionRules(3, 1, 10.0)
+NODES = ("a:1", "b:1", "c:1")
+FREE = Seen(ClusterRecord(4, 3, 1, NODES), None)
+HELD = Seen(ClusterRecord(4, 3, 1, NODES), Holder(4, "b:1", "B"))
+
+
+def election(promised: int = 0, rules: ElectionRules = RULES) -> Election:
+    return Election(rules, "a:1", "A", promised)
+
+
+def taking(at: float = 100.0) -> Election:
+    """Epoch 5, claimed at that time, and promised here."""
+    node = election()
+    node.looked(FREE, at)
+    node.claimed(node.claim()[1].epoch, at)
+    node.promised_here(5)
+    return node
+
+
+def leading(at: float = 100.0) -> Election:
+    node = taking(at)
+    node.lead()
+    return node
+
+
+@pytest.mark.parametrize("node_count", range(1, 8))
+@pytest.mark.parametrize("min_standbys", range(7))
+def test_those_who_have_a_block_and_those_who_are_asked_share_a_node(
+    node_count: int, min_standbys: int
+) -> None:
+    needed = ElectionRules(node_count, min_standbys).nodes_needed
+    assert needed >= 1
+    assert needed + min_standbys + 1 > node_count
+
+
+def test_a_lease_is_counted_shorter_than_the_coordinator_counts_it_and_from_the_question_on() -> None:
+    node, end = leading(), 100 + 10 * (1 - CLOCK_DRIFT_MAX)
+    assert node.may_acknowledge(end - 0.001)
+    assert not node.may_acknowledge(end)
+    node.renewed(102.5)
+    assert node.may_acknowledge(end + 2.4)
+    node.renewed(101.0)  # an earlier question, answered later
+    assert node.may_acknowledge(end + 2.4)
+    assert not node.may_acknowledge(end + 2.5)
+    assert node.why_lost(end + 2.5) == "the lease could not be renewed"
+
+
+def test_nobody_acknowledges_before_it_leads_or_when_a_later_epoch_is_known() -> None:
+    node = taking()
+    assert node.holds(101)
+    assert not node.may_acknowledge(101)
+    node.lead()
+    assert node.may_acknowledge(101)
+    node.heard(5)
+    assert node.may_acknowledge(101)
+    node.heard(6)
+    assert not node.may_acknowledge(101)
+    assert node.why_lost(101) == "another node has begun epoch 6"
+    node = leading()
+    node.promised_here(6)  # asked by another node
+    assert not node.may_acknowledge(101)
+    node.gave_up(101)
+    node.looked(FREE, 102)
+    assert node.claim()[1].epoch == 7
+
+
+def test_a_node_leads_when_enough_have_promised_and_it_has_what_they_have() -> None:
+    node = taking()
+    assert node.lacks([], 7) == "0 other nodes have promised epoch 5, expected 1"
+    assert node.lacks([8], 7) == "block 8 is on another node and not here yet"
+    assert node.lacks([0], None) == "block 0 is on another node and not here yet"
+    for others, last in (([7], 7), ([None], None), ([None], 3), ([3, 2], 3)):
+        assert node.lacks(others, last) is None
+    node = election()
+    node.looked(FREE, 100)
+    node.claimed(5, 100)
+    assert node.lacks([7], 7) == "the promise of epoch 5 is not on disk"
+    assert ElectionRules(5, 2).nodes_needed == 3
+
+
+def test_when_a_node_claims_by_itself() -> None:
+    def should(node: Election, now: float, answering: int = 2, *, is_behind: bool = False) -> bool:
+        return node.should_claim(now, answering=answering, is_behind=is_behind, jitter=0.0)
+
+    node = election()
+    assert not should(node, 100)  # it has seen nothing
+    node.looked(FREE, 100)
+    assert not should(node, 100.9)
+    assert should(node, 101)
+    assert not should(node, 101, 1)  # nobody could promise
+    assert not should(node, 101.9, is_behind=True)
+    assert should(node, 102, is_behind=True)
+    node.looked(HELD, 103)
+    assert not should(node, 110)
+    node.looked(FREE, 111)
+    node.failed("nobody listens there", 111.5)
+    assert not should(node, 120)  # the silence counts for nothing
+    node.looked(FREE, 121)
+    assert not should(node, 121.5)
+    node.gave_up(121.5, 5.0)
+    node.looked(FREE, 122)
+    assert not should(node, 126)
+    assert should(node, 127)
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (FREE, None),
+        (HELD, "b:1 holds the lease of epoch 4"),
+        (Seen(HELD.cluster, Holder(4, "b:1", "B", "A")), None),
+        (Seen(HELD.cluster, Holder(4, "b:1", "B", "C")), "b:1 holds the lease of epoch 4"),
+        (Seen(None, None), "this node has not joined the cluster yet"),
+        (Seen(ClusterRecord(4, 3, 1, ("b:1",)), None), "this node has not joined the cluster yet"),
+        (
+            Seen(ClusterRecord(4, 3, 1, ("b:1", "c:1", "d:1")), None),
+            "this node is a:1, and the cluster at the coordinator has 3 nodes already: b:1, c:1, d:1",
+        ),
+        (
+            Seen(ClusterRecord(4, 5, 2, NODES), None),
+            "this node has 3 nodes and commit.min_standbys 1, the cluster at the coordinator 5 nodes and 2",
+        ),
+    ],
+)
+def test_who_may_claim(seen: Seen, reason: str | None) -> None:
+    node = election()
+    node.looked(seen, 100)
+    assert node.may_claim() == reason
+
+
+def test_joining() -> None:
+    node = election()
+    node.looked(Seen(None, None), 100)
+    assert node.joined() == ClusterRecord(0, 3, 1, ("a:1",))
+    node.looked(Seen(ClusterRecord(7, 3, 1, ("b:1",)), None), 100)
+    assert node.joined() == ClusterRecord(7, 3, 1, ("b:1", "a:1"))
+    assert not node.is_member
+    for seen in (FREE, Seen(ClusterRecord(4, 3, 1, ("b:1", "c:1", "d:1")), None)):
+        node.looked(seen, 100)
+        assert node.joined() is None
+        assert node.is_member is (seen is FREE)
+
+
+def test_the_next_epoch_is_above_all_that_are_known() -> None:
+    for promised, heard, epoch in ((0, 0, 5), (9, 0, 10), (2, 11, 12)):
+        node = election(promised)
+        node.heard(heard)
+        node.looked(FREE, 100)
+        assert node.claim() == (ClusterRecord(epoch, 3, 1, NODES), Holder(epoch, "a:1", "A"))
+
+
+def test_what_reports_say() -> None:
+    node = election()
+    node.looked(HELD, 100)
+    state = node.state(101, "no room")
+    assert (state.phase, state.epoch, state.holder, state.problem) == (
+        TermPhase.FREE,
+        0,
+        HELD.holder,
+        "no room",
+    )
+    state = leading().state(103, None)
+    assert (state.phase, state.epoch, state.holder) == (TermPhase.LEADING, 5, Holder(5, "a:1", "A"))
+    assert state.lease_seconds_left == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize("record", [ClusterRecord(1 << 40, 3, 1, NODES), Holder(7, "a:1", "A", "B")])
+def test_records_come_back(record: ClusterRecord | Holder) -> None:
+    assert type(record).decode(record.encode()) == record
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xff", b"7", b"[]", b"{}", b"[" * 100_000,
+        b'{"epoch": true, "node_count": 3, "min_standbys": 1, "nodes": []}',
+        b'{"epoch": -1, "node_count": 3, "min_standbys": 1, "nodes": []}',
+        b'{"epoch": 9223372036854775808, "node_count": 3, "min_standbys": 1, "nodes": []}',
+        b'{"epoch": 1, "node_count": 3, "min_standbys": 1, "nodes": [7]}',
+        b'{"epoch": 1, "address": 7, "instance": "A", "successor": ""}',
+        b'{"epoch": "1", "address": "a:1", "instance": "A", "successor": ""}',
+    ],
+)  # fmt: skip
+def test_records_that_are_none(data: bytes) -> None:
+    for kind in (ClusterRecord, Holder):
+        with pytest.raises(InvalidInput, match="record of the coordinator: got b"):
+            kind.decode(data)
+
+
+def test_a_promise_is_kept_on_disk(tmp_path: Path) -> None:
+    assert read_epoch(tmp_path) == 0
+    write_epoch(tmp_path, 7)
+    assert read_epoch(tmp_path) == 7
+    for content in (
+        b"",
+        b"7",
+        b'{"epoch": -1}',
+        b'{"epoch": 1.5}',
+        b'{"epoch": true}',
+        b"\xff",
+        b"[" * 100_000,
+    ):
+        (tmp_path / "epoch.json").write_bytes(content)
+        with pytest.raises(Fatal, match=r"epoch\.json: got .*, expected an object such as"):
+            read_epoch(tmp_path)
