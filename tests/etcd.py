@@ -58,6 +58,14 @@ class EtcdProcess:
         assert self._process is not None
         self._process.send_signal(signal_number)
 
+    def freeze(self) -> None:
+        """Stop it with SIGSTOP, and wait until no thread runs any more."""
+        self.send(signal.SIGSTOP)
+        assert self._process is not None
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        while any(" T " not in (task / "stat").read_text("utf-8") for task in tasks.iterdir()):
+            time.sleep(0.005)
+
     def stop(self) -> None:
         """Kill it."""
         if self._process is not None:

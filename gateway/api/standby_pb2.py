@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sluice/gateway/api/standby.proto\x12\x0esluice.standby\"\x1d\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"5\n\x0eLevelAtRequest\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"Q\n\x05Level\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\x11\n\troot_hash\x18\x02 \x01(\x0c\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x32\x8d\x01\n\tNodeLevel\x12>\n\x05watch\x12\x1c.sluice.standby.WatchRequest\x1a\x15.sluice.standby.Level0\x01\x12@\n\x07levelAt\x12\x1e.sluice.standby.LevelAtRequest\x1a\x15.sluice.standby.Levelb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sluice/gateway/api/standby.proto\x12\x0esluice.standby\"0\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tcandidate\x18\x02 \x01(\t\"H\n\x0eLevelAtRequest\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tcandidate\x18\x03 \x01(\t\"Q\n\x05Level\x12\x14\n\x0c\x62lock_number\x18\x01 \x01(\x04\x12\x11\n\troot_hash\x18\x02 \x01(\x0c\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x32\x8d\x01\n\tNodeLevel\x12>\n\x05watch\x12\x1c.sluice.standby.WatchRequest\x1a\x15.sluice.standby.Level0\x01\x12@\n\x07levelAt\x12\x1e.sluice.standby.LevelAtRequest\x1a\x15.sluice.standby.Levelb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,11 +32,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sluice.gateway.api.standby_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WATCHREQUEST']._serialized_start=52
-  _globals['_WATCHREQUEST']._serialized_end=81
-  _globals['_LEVELATREQUEST']._serialized_start=83
-  _globals['_LEVELATREQUEST']._serialized_end=136
-  _globals['_LEVEL']._serialized_start=138
-  _globals['_LEVEL']._serialized_end=219
-  _globals['_NODELEVEL']._serialized_start=222
-  _globals['_NODELEVEL']._serialized_end=363
+  _globals['_WATCHREQUEST']._serialized_end=100
+  _globals['_LEVELATREQUEST']._serialized_start=102
+  _globals['_LEVELATREQUEST']._serialized_end=174
+  _globals['_LEVEL']._serialized_start=176
+  _globals['_LEVEL']._serialized_end=257
+  _globals['_NODELEVEL']._serialized_start=260
+  _globals['_NODELEVEL']._serialized_end=401
 # @@protoc_insertion_point(module_scope)

@@ -23,18 +23,22 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the watcher's term, where an election decides who is active; 0: no election. The node promises to report
     to no lower epoch any more, on its disk, before it answers.
     """
+    candidate: _builtins.str
+    """The watcher's own instance: an epoch is promised to one process."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        candidate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -46,18 +50,21 @@ class LevelAtRequest(_message.Message):
 
     BLOCK_NUMBER_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
     block_number: _builtins.int
     epoch: _builtins.int
     """As in WatchRequest."""
+    candidate: _builtins.str
     def __init__(
         self,
         *,
         block_number: _builtins.int = ...,
         epoch: _builtins.int = ...,
+        candidate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_number", b"block_number", "candidate", b"candidate", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

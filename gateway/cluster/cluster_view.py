@@ -205,11 +205,10 @@ class ClusterView:
             and (fault is ClusterFault.NO_ACTIVE or now - self._since[fault] >= HOLD_SECONDS)
         }
 
-    def neighbours(self) -> tuple[int, int | None]:
-        """Return how many other nodes of this node's cluster answer, and the highest block that one has."""
+    def neighbours(self) -> dict[str, int | None]:
+        """Return the last block of each other node of this node's cluster that answers, by its instance."""
         own = self._own
-        said = [] if own is None else [said for _, said in self._members(own)]
-        return len(said), max((one.last for one in said if one.last is not None), default=None)
+        return {} if own is None else {said.instance: said.last for _, said in self._members(own)}
 
     # --- the faults ----------------------------------------------------------------------------------------
 

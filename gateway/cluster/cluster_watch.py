@@ -75,7 +75,7 @@ class ClusterWatch:
         """Return the instances of the peers that answer; None without peers."""
         return self._view.hears()
 
-    def neighbours(self) -> tuple[int, int | None]:
+    def neighbours(self) -> dict[str, int | None]:
         """See `ClusterView.neighbours`."""
         return self._view.neighbours()
 

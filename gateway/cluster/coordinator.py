@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
@@ -40,7 +41,9 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 REQUEST_SHARE: Final = 0.2
-"""Longest time of a request, of the lease's length: a renewal is to be tried at other endpoints, too."""
+"""Longest time of a request, of the lease's length: a renewal is to be tried at other endpoints, too..."""
+REQUEST_SECONDS_MAX: Final = 2.0
+"""...but no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class EtcdCoordinator:
         self._endpoints = list(endpoints)
         self._cluster_key, self._active_key = f"{prefix}/cluster".encode(), f"{prefix}/active".encode()
         self._lease_seconds = math.ceil(lease_seconds)
-        self._request_seconds = lease_seconds * REQUEST_SHARE
+        self._request_seconds = min(REQUEST_SECONDS_MAX, lease_seconds * REQUEST_SHARE)
         self._tls = tls
         self._channels: dict[str, aio.Channel] = {}
 
@@ -142,24 +145,29 @@ class EtcdCoordinator:
         return None
 
     async def renew(self, grant: Grant) -> bool:
-        """See `LeaseCoordinator`."""
-        alive = await self._keep_alive(grant.lease)
-        if alive is None or alive.TTL <= 0:
-            return False
-        request = etcd_pb2.TxnRequest(
-            success=[etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=self._active_key))]
-        )
-        found = (await self._transact(request)).responses[0].response_range.kvs
-        return bool(found) and found[0].mod_revision == grant.revision
+        """See `LeaseCoordinator`. One member gives both answers: another may know nothing of the lease."""
+
+        async def ask(channel: aio.Channel) -> bool:
+            if not await self._keep_alive(channel, grant.lease):
+                return False
+            found = (await self._at(channel, self._read_active())).responses[0].response_range.kvs
+            return bool(found) and found[0].mod_revision == grant.revision
+
+        return bool(await self._at_some_endpoint(ask))
 
     async def mark(self, grant: Grant, holder: Holder) -> Grant | None:
-        """See `LeaseCoordinator`."""
+        """See `LeaseCoordinator`. The record may have been written before, by a request without an answer."""
         request = etcd_pb2.TxnRequest(
             compare=[_is_at(self._active_key, grant.revision)],
             success=[_put(self._active_key, holder.encode(), grant.lease)],
+            failure=self._read_active().success,
         )
         answer = await self._transact(request)
-        return Grant(grant.lease, answer.header.revision) if answer.succeeded else None
+        if answer.succeeded:
+            return Grant(grant.lease, answer.header.revision)
+        found = answer.responses[0].response_range.kvs
+        is_ours = bool(found) and (found[0].lease, found[0].value) == (grant.lease, holder.encode())
+        return Grant(grant.lease, found[0].mod_revision) if is_ours else None
 
     async def release(self, grant: Grant) -> None:
         """See `LeaseCoordinator`; a lease that cannot be ended ends by itself."""
@@ -182,38 +190,47 @@ class EtcdCoordinator:
         compare = [_is_at(self._cluster_key, cluster_at), _is_at(self._active_key, active_at)]
         return etcd_pb2.TxnRequest(compare=compare, success=puts)
 
+    def _read_active(self) -> etcd_pb2.TxnRequest:
+        ranges = [etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=self._active_key))]
+        return etcd_pb2.TxnRequest(success=ranges)
+
     async def _transact(self, request: etcd_pb2.TxnRequest) -> etcd_pb2.TxnResponse:
-        answer: etcd_pb2.TxnResponse = await self._call("KV/Txn", request, etcd_pb2.TxnResponse.FromString)
+        answer: etcd_pb2.TxnResponse = await self._at_some_endpoint(partial(self._at, request=request))
+        return answer
+
+    async def _at(self, channel: aio.Channel, request: etcd_pb2.TxnRequest) -> etcd_pb2.TxnResponse:
+        answer: etcd_pb2.TxnResponse = await self._ask(
+            channel, "KV/Txn", request, etcd_pb2.TxnResponse.FromString
+        )
         return answer
 
     async def _call(self, method: str, request: Message, read: Callable[[bytes], Any]) -> Any:
-        async def ask(channel: aio.Channel) -> Any:
-            call: Any = channel.unary_unary(
-                f"/etcdserverpb.{method}",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=read,
-            )
-            return await call(request, timeout=self._request_seconds)
+        return await self._at_some_endpoint(lambda channel: self._ask(channel, method, request, read))
 
-        return await self._at_some_endpoint(ask)
+    async def _ask(
+        self, channel: aio.Channel, method: str, request: Message, read: Callable[[bytes], Any]
+    ) -> Any:
+        call: Any = channel.unary_unary(
+            f"/etcdserverpb.{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=read,
+        )
+        return await call(request, timeout=self._request_seconds)
 
-    async def _keep_alive(self, lease: int) -> etcd_pb2.LeaseKeepAliveResponse | None:
-        async def ask(channel: aio.Channel) -> etcd_pb2.LeaseKeepAliveResponse | None:
-            make: Any = channel.stream_stream(
-                "/etcdserverpb.Lease/LeaseKeepAlive",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=etcd_pb2.LeaseKeepAliveResponse.FromString,
-            )
-            call = make(timeout=self._request_seconds)
-            try:
-                await call.write(etcd_pb2.LeaseKeepAliveRequest(ID=lease))
-                answer = await call.read()
-            finally:
-                call.cancel()
-            return None if answer is aio.EOF else answer
-
-        found: etcd_pb2.LeaseKeepAliveResponse | None = await self._at_some_endpoint(ask)
-        return found
+    async def _keep_alive(self, channel: aio.Channel, lease: int) -> bool:
+        """Return whether the lease lives on."""
+        make: Any = channel.stream_stream(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=etcd_pb2.LeaseKeepAliveResponse.FromString,
+        )
+        call = make(timeout=self._request_seconds)
+        try:
+            await call.write(etcd_pb2.LeaseKeepAliveRequest(ID=lease))
+            answer = await call.read()
+        finally:
+            call.cancel()
+        return isinstance(answer, etcd_pb2.LeaseKeepAliveResponse) and answer.TTL > 0
 
     async def _at_some_endpoint(self, ask: Callable[[aio.Channel], Any]) -> Any:
         """Ask the endpoints in turn, and keep the one that answers at their head."""
@@ -230,7 +247,7 @@ class EtcdCoordinator:
             self._endpoints.remove(address)
             self._endpoints.append(address)
             log.debug("an endpoint of etcd does not answer", extra=fields(reason=reasons[-1]))
-        raise CoordinatorAway("; ".join(reasons))
+        raise CoordinatorAway(f"etcd does not answer: {'; '.join(reasons)}")
 
 
 def _put(key: bytes, value: bytes, lease: int = 0) -> etcd_pb2.RequestOp:

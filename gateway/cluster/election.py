@@ -5,8 +5,10 @@ Pure. `cluster.term_keeper` is the shell; a coordinator (`cluster.coordinator`) 
     term        the time of one active node. Its number, the epoch, rises with each; the coordinator grants an
                 epoch once, to one node, while no other node holds the lease
     lease       the node that holds the term renews it. Without a renewal it ends, and others may claim
-    promise     a node writes the highest epoch that it was asked for to its disk. From then on it reports
-                its blocks to the node of that epoch alone
+    promise     a node that is asked for an epoch, which the coordinator granted to the asker, writes it to
+                its disk. From then on it reports its blocks to the node of that epoch alone
+    member      a node whose disk has joined the cluster's record. A new disk at an old address is none until
+                it has what the active node has: it would promise for blocks that went with the old disk
 
     FREE        no term here                          looks at the coordinator; claims when nobody holds it
     TAKING      has the term, is not active yet       collects promises, and fetches what it lacks
@@ -28,7 +30,8 @@ Source: docs/operations.md, "Let the cluster fail over by itself".
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -44,10 +47,11 @@ __all__ = [
     "ElectionRules",
     "ElectionState",
     "Holder",
+    "Promise",
     "Seen",
     "TermPhase",
-    "read_epoch",
-    "write_epoch",
+    "read_promise",
+    "write_promise",
 ]
 
 CLOCK_DRIFT_MAX: Final = 0.05
@@ -56,14 +60,18 @@ for virtual machines whose clock stands for a while."""
 
 LOOK_SECONDS: Final = 1.0
 """Time between two looks at the coordinator, and the time without a holder before a node claims the term."""
+TAKING_SECONDS_MAX: Final = 60.0
+"""The longest time that a node keeps a term without being active."""
+HEARD_AHEAD_MAX: Final = 1_000_000
+"""How far above the granted epochs one that a node tells of is believed."""
 BEHIND_SECONDS: Final = 1.0
 """How much longer a node waits that knows of one with more blocks: that one need not fetch them."""
 JITTER_SECONDS: Final = 0.5
 RENEWALS_PER_LEASE: Final = 4
 """Three renewals may fail before the lease ends."""
 
-EPOCH_FILE_NAME = "epoch.json"
-_EPOCH_MAX: Final = (1 << 63) - 1
+PROMISE_FILE_NAME = "promise.json"
+_EPOCH_MAX: Final = 1 << 62
 
 
 class TermPhase(Enum):
@@ -82,8 +90,8 @@ class ClusterRecord:
     """The last that was granted; 0: none was."""
     node_count: int
     min_standbys: int
-    nodes: tuple[str, ...]
-    """The addresses of those that have joined, `host:port` each."""
+    nodes: Mapping[str, str]
+    """The addresses of those that have joined, `host:port` each, and the name of the disk of each."""
 
     def encode(self) -> bytes:
         """Return it as JSON."""
@@ -92,7 +100,7 @@ class ClusterRecord:
                 "epoch": self.epoch,
                 "node_count": self.node_count,
                 "min_standbys": self.min_standbys,
-                "nodes": list(self.nodes),
+                "nodes": dict(self.nodes),
             }
         ).encode()
 
@@ -101,13 +109,13 @@ class ClusterRecord:
         """Raises InvalidInput if it is none."""
         try:
             found = json.loads(data)
-            nodes = tuple(found["nodes"])
+            nodes = dict(found["nodes"].items())
             numbers = [found["epoch"], found["node_count"], found["min_standbys"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _unreadable("cluster", data) from None
         if any(type(one) is not int or not 0 <= one <= _EPOCH_MAX for one in numbers):
             raise _unreadable("cluster", data)
-        if any(not isinstance(one, str) for one in nodes):
+        if any(not isinstance(one, str) for one in nodes.values()):
             raise _unreadable("cluster", data)
         return cls(numbers[0], numbers[1], numbers[2], nodes)
 
@@ -207,24 +215,34 @@ class ElectionRules:
         return self.lease_seconds / RENEWALS_PER_LEASE
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The promise of a node, as it is on its disk."""
+
+    disk: str
+    """The name of the disk: what is lost with it is known to be lost."""
+    epoch: int = 0
+    candidate: str = ""
+    """The process that it was given to."""
+
+
 class Election:
     """The election, as one node takes part in it. Times are seconds of one clock.
 
     Args:
         address: this node's, `host:port`: its name among the cluster's nodes.
         instance: the name of this process.
-        promised: the epoch on disk.
+        promise: what is on its disk.
     """
 
-    def __init__(self, rules: ElectionRules, address: str, instance: str, promised: int) -> None:
+    def __init__(self, rules: ElectionRules, address: str, instance: str, promise: Promise) -> None:
         self.rules = rules
         self.address = address
         self.phase = TermPhase.FREE
         self.epoch = 0
         """Of the term that this node has; 0: it has none."""
-        self.promised = promised
-        """The highest epoch that this node has promised, which is on its disk."""
-        self._heard = promised
+        self.promise = promise
+        self._heard = promise.epoch
         """The highest epoch that it has heard of."""
         self.is_member = False
         """It has joined the cluster, at the coordinator: only then its promise counts."""
@@ -233,8 +251,8 @@ class Election:
         self.misfit: str | None = None
         """Why this node may not take part, in words."""
         self.seen: Seen | None = None
-        self._instance = instance
-        self._ends_at = 0.0
+        self.instance = instance
+        self._claimed_at = self._ends_at = 0.0
         self._renew_at = 0.0
         self._look_at = 0.0
         self._free_since: float | None = None
@@ -250,9 +268,13 @@ class Election:
         else:
             self._free_since = None
         self.misfit = self._misfit(seen.cluster)
-        self.is_member = (
-            self.misfit is None and seen.cluster is not None and self.address in seen.cluster.nodes
-        )
+        self.is_member = self.misfit is None and self._disk_there == self.promise.disk
+
+    @property
+    def _disk_there(self) -> str | None:
+        """The disk that has joined at this node's address."""
+        cluster = None if self.seen is None else self.seen.cluster
+        return None if cluster is None else cluster.nodes.get(self.address)
 
     def failed(self, why: str, now: float) -> None:
         """The coordinator did not answer. A lease goes on until it ends."""
@@ -260,13 +282,36 @@ class Election:
         self._look_at = now + LOOK_SECONDS
         self._renew_at = now + self.rules.renew_seconds / 2
 
-    def joined(self) -> ClusterRecord | None:
-        """Return the record with this node, to be written if it is unchanged; None: this node is in it."""
-        assert self.seen is not None
-        found = self.seen.cluster or ClusterRecord(0, self.rules.node_count, self.rules.min_standbys, ())
-        if self.misfit is not None or self.address in found.nodes:
+    def joined(self, answering: int, *, is_level: bool) -> ClusterRecord | None:
+        """Return the record with this node, to be written if it is unchanged; None: it does not join now.
+
+        Args:
+            answering: nodes that answer this one, with itself: the first record needs all of them.
+            is_level: this node has what the node with the term has: a new disk needs that.
+        """
+        rules, there = self.rules, self._disk_there
+        found = None if self.seen is None else self.seen.cluster
+        if found is None and answering < rules.node_count:
             return None
-        return ClusterRecord(found.epoch, found.node_count, found.min_standbys, (*found.nodes, self.address))
+        is_known = there is not None and not is_level
+        if self.misfit is not None or self.is_member or is_known:
+            return None
+        found = found or ClusterRecord(0, rules.node_count, rules.min_standbys, {})
+        nodes = {**found.nodes, self.address: self.promise.disk}
+        return ClusterRecord(found.epoch, found.node_count, found.min_standbys, nodes)
+
+    def why_no_member(self) -> str | None:
+        """Return why this node's promise does not count; None: it does."""
+        if self.is_member:
+            return None
+        if self.misfit is not None or self.seen is None or self.seen.cluster is None:
+            return self.misfit or self.away or "not all nodes of the cluster have answered yet"
+        if self._disk_there is None:
+            return "this node has not joined the cluster yet"
+        return (
+            f"{self.address} has another disk than the one that joined the cluster: it takes part again when "
+            "it has the blocks of the active node"
+        )
 
     def _misfit(self, cluster: ClusterRecord | None) -> str | None:
         if cluster is None:
@@ -294,13 +339,11 @@ class Election:
         """Return why nobody may claim the term here now, even if it is asked to; None: it may."""
         seen = self.seen
         if self.away is not None or seen is None:
-            return f"the coordinator does not answer: {self.away}"
-        if self.misfit is not None:
-            return self.misfit
+            return self.away
+        if (why_not := self.why_no_member()) is not None:
+            return why_not
         holder = seen.holder
-        if not self.is_member:
-            return "this node has not joined the cluster yet"
-        if holder is None or holder.successor == self._instance:
+        if holder is None or holder.successor == self.instance:
             return None
         return f"{holder.address} holds the lease of epoch {holder.epoch}"
 
@@ -323,15 +366,17 @@ class Election:
         """Return the records to write, with the next epoch, if the coordinator has what was seen."""
         found = None if self.seen is None else self.seen.cluster
         assert found is not None
-        epoch = max(found.epoch, self._heard) + 1
+        heard = self._heard if self._heard <= found.epoch + HEARD_AHEAD_MAX else self.promise.epoch
+        epoch = max(found.epoch, heard) + 1
         return (
             ClusterRecord(epoch, found.node_count, found.min_standbys, found.nodes),
-            Holder(epoch, self.address, self._instance),
+            Holder(epoch, self.address, self.instance),
         )
 
     def claimed(self, epoch: int, asked_at: float) -> None:
         """The coordinator granted the term."""
         self.phase, self.epoch, self._free_since = TermPhase.TAKING, epoch, None
+        self._claimed_at = asked_at
         self._ends_at = asked_at + self.rules.held_seconds
         self._renew_at = asked_at + self.rules.renew_seconds
 
@@ -347,25 +392,29 @@ class Election:
         self._ends_at = max(self._ends_at, asked_at + self.rules.held_seconds)
         self._renew_at = asked_at + self.rules.renew_seconds
 
-    def promised_here(self, epoch: int) -> None:
-        """This node's promise of an epoch is on its disk."""
-        self.promised = max(self.promised, epoch)
-        self._heard = max(self._heard, epoch)
+    def promised(self, promise: Promise) -> None:
+        """This node's promise is on its disk."""
+        self.promise = promise
+        self._heard = max(self._heard, promise.epoch)
 
     def heard(self, epoch: int) -> None:
-        """Another node has promised this epoch to somebody: a lower term is over; a claim goes beyond it."""
+        """Another node says that it has promised this epoch to somebody: the next claim goes beyond it."""
         self._heard = max(self._heard, epoch)
 
     def holds(self, now: float) -> bool:
         """Return whether this node has a term that nobody can have followed."""
-        return self.epoch > 0 and now < self._ends_at and self._heard <= self.epoch
+        return self.epoch > 0 and now < self._ends_at and self.promise.epoch <= self.epoch
 
     def why_lost(self, now: float) -> str | None:
         """Return why the term has ended, in words; None: there is none, or it holds."""
-        if self.epoch == 0 or self.holds(now):
+        if self.epoch == 0:
             return None
-        if self._heard > self.epoch:
-            return f"another node has begun epoch {self._heard}"
+        if self.phase is TermPhase.TAKING and now - self._claimed_at >= TAKING_SECONDS_MAX:
+            return f"the node was not active within {TAKING_SECONDS_MAX:g} s"
+        if self.holds(now):
+            return None
+        if self.promise.epoch > self.epoch:
+            return f"another node has begun epoch {self.promise.epoch}"
         return "the lease could not be renewed" + (f": {self.away}" if self.away else "")
 
     def may_acknowledge(self, now: float) -> bool:
@@ -379,7 +428,7 @@ class Election:
             answers: the last block of each other node that has promised this term's epoch.
             last: of this node.
         """
-        if self.promised != self.epoch:
+        if self.promise.epoch != self.epoch:
             return f"the promise of epoch {self.epoch} is not on disk"
         needed = self.rules.nodes_needed - 1
         if len(answers) < needed:
@@ -403,10 +452,10 @@ class Election:
         return ElectionState(
             self.phase,
             self.epoch,
-            Holder(self.epoch, self.address, self._instance) if self.epoch else holder,
+            Holder(self.epoch, self.address, self.instance) if self.epoch else holder,
             max(0.0, self._ends_at - now),
             self.away,
-            self.misfit,
+            None if self.away is not None else self.why_no_member(),
             problem,
         )
 
@@ -423,33 +472,40 @@ def _nodes(count: int) -> str:
 # --- the promise on disk ------------------------------------------------------------------------------------
 
 
-def read_epoch(data_dir: Path) -> int:
-    """Return the highest epoch that this node has promised; 0: none.
+def read_promise(data_dir: Path) -> Promise:
+    """Return what this node has promised; a new disk gets a name, which is on disk on return.
 
     Raises:
         Fatal: the file cannot be read. A node that forgets its promise could make two nodes active.
+        OSError: the disk refused the name.
     """
-    path = data_dir / EPOCH_FILE_NAME
-    expected = 'an object such as {"epoch": 7}'
+    path = data_dir / PROMISE_FILE_NAME
+    expected = 'an object such as {"epoch": 7, "candidate": "5f0c…", "disk": "9d41…"}'
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        return 0
+        promise = Promise(secrets.token_hex(8))
+        write_promise(data_dir, promise)
+        return promise
     except (OSError, UnicodeDecodeError) as error:
         raise Fatal(str(path), got=str(error), expected=expected) from error
     try:
-        epoch = json.loads(text)["epoch"]
+        found = json.loads(text)
+        promise = Promise(found["disk"], found["epoch"], found["candidate"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        epoch = None
-    if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
+        promise = Promise("")
+    texts = promise.disk, promise.candidate
+    is_epoch = type(promise.epoch) is int and 0 <= promise.epoch <= _EPOCH_MAX
+    if not promise.disk or not is_epoch or any(not isinstance(one, str) for one in texts):
         raise Fatal(str(path), got=repr(text[:200]), expected=expected)
-    return epoch
+    return promise
 
 
-def write_epoch(data_dir: Path, epoch: int) -> None:
-    """Write the promise of an epoch; it is on disk on return.
+def write_promise(data_dir: Path, promise: Promise) -> None:
+    """Write a promise; it is on disk on return.
 
     Raises:
         OSError: the disk refused.
     """
-    replace_file(data_dir / EPOCH_FILE_NAME, (json.dumps({"epoch": epoch}) + "\n").encode())
+    content = {"epoch": promise.epoch, "candidate": promise.candidate, "disk": promise.disk}
+    replace_file(data_dir / PROMISE_FILE_NAME, (json.dumps(content) + "\n").encode())

@@ -119,6 +119,7 @@ class RoleKeeper:
         term: Term | None = None,
     ) -> None:
         remembered = read_role(data_dir)
+        self._is_remembered_active = remembered is not None and remembered.role == "active"
         if term is not None:
             remembered = RoleRecord("standby", None if remembered is None else remembered.followed)
         elif remembered is not None and remembered.role != role.role:
@@ -158,6 +159,9 @@ class RoleKeeper:
         """Begin in the remembered role: a standby sends publishers elsewhere and follows."""
         if self.phase is Phase.STANDBY:
             await self._conductor.retire(_RETIRED)
+        if self._term is not None and self._is_remembered_active:
+            with contextlib.suppress(OSError):  # else it would come back active when the election is off
+                await self._remember_now_or_later()
         self._follow()
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
@@ -193,6 +197,8 @@ class RoleKeeper:
         async with self._change:
             self._refuse_if_closed("drain")
             _refuse_if_left("drain", is_awaited)
+            if self.phase is Phase.ACTIVE:
+                self._refuse_without_term("drain")
             self._called_back.clear()
             self._state.take(RoleEvent.DRAIN, successor)
             self._drain_id = drain_id
@@ -250,6 +256,7 @@ class RoleKeeper:
         async with self._change:
             self._refuse_if_closed("activate")
             if self.phase is Phase.ACTIVE:
+                self._refuse_without_term("activate")
                 return
             if self.phase is Phase.STANDBY:
                 await self._following.stop()
@@ -261,6 +268,8 @@ class RoleKeeper:
                     self._follow()
                     if term is not None:
                         await term.give_up()
+                        with contextlib.suppress(OSError):
+                            await self._remember_now_or_later()
                     raise
             # Only now: a failover relies on the phase, and it must survive a crash.
             self._state.take(RoleEvent.ACTIVATE)

@@ -71,6 +71,7 @@ class StandbyWatch:
 
     Args:
         epoch: of this node's term; 0: there is no election.
+        candidate: the name of this process, with an epoch.
         outdated: called with a higher epoch that a watched node has promised.
     """
 
@@ -84,9 +85,10 @@ class StandbyWatch:
         *,
         limits: ClusterLimits = CLUSTER_LIMITS,
         epoch: int = 0,
+        candidate: str = "",
         outdated: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        self._epoch = epoch
+        self._epoch, self._candidate = epoch, candidate
         self._outdated = outdated
         self._conductor = conductor
         self._quorum = quorum
@@ -111,7 +113,10 @@ class StandbyWatch:
         tasks = [*self._tasks, *self._asking.values()]
         for task in tasks:
             task.cancel()
+        self._forget()  # at once: a next watch may begin before these tasks have ended
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self) -> None:
         for address in self._addresses:
             self._quorum.opening(address)
             self._quorum.lost(address, "this node does not watch it")
@@ -126,7 +131,9 @@ class StandbyWatch:
             try:
                 async with open_channel(address, self._tls, _OPTIONS) as channel:
                     stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
-                    call: Any = stub.watch(standby_pb2.WatchRequest(epoch=self._epoch))
+                    call: Any = stub.watch(
+                        standby_pb2.WatchRequest(epoch=self._epoch, candidate=self._candidate)
+                    )
                     self._calls[address] = call
                     try:
                         await self._hear(address, stub, call)
@@ -246,7 +253,9 @@ class StandbyWatch:
         stub = self._stubs.get(address)
         try:
             if stub is not None:
-                request = standby_pb2.LevelAtRequest(block_number=number, epoch=self._epoch)
+                request = standby_pb2.LevelAtRequest(
+                    block_number=number, epoch=self._epoch, candidate=self._candidate
+                )
                 answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
                 self._check_epoch(answer)
                 self._quorum.holds(address, _height_of(answer))

@@ -3,9 +3,11 @@
 A shell around `cluster.election`, between a coordinator and `cluster.role_keeper`.
 
     look        once a second, while the node has no term; join the cluster's record if it is not in it
+    promise_to  promise another node an epoch, if the coordinator says that it has granted it to that node
     permit      claim the term ──► promise its epoch ──► watch the others with it ──► have what they have
     renew       four times in the length of a lease
-    step down   as soon as the term does not hold any more; the node stopped acknowledging before
+    step down   as soon as the term does not hold any more; the node stopped acknowledging before. Also when
+                the node has been unable to acknowledge for the length of a lease, so that another one may try
 
 `permit` is a part of the change to the active role, whether the election or `sluice failover` began it.
 
@@ -18,13 +20,20 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from sluice.gateway.cluster.coordinator import Grant, LeaseCoordinator
-from sluice.gateway.cluster.election import Election, ElectionState, Holder, TermPhase, write_epoch
+from sluice.gateway.cluster.election import (
+    Election,
+    ElectionState,
+    Holder,
+    Promise,
+    TermPhase,
+    write_promise,
+)
 from sluice.gateway.errors import CoordinatorAway, Fatal, GatewayError, InvalidInput, RoleRefused
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
@@ -40,6 +49,8 @@ TICK_SECONDS: Final = 0.25
 LEVEL_LOOK_SECONDS: Final = 0.02
 TAKE_OVER_SECONDS: Final = 30.0
 """The longest time from a claim by itself to the active role; then the node lets others try."""
+RELEASE_SECONDS_MAX: Final = 2.0
+"""The longest time to end a lease early: it ends by itself."""
 CLAIMS_MAX: Final = 3
 """Claims in a row, each after the records changed between a look and a write."""
 
@@ -71,7 +82,7 @@ class TermKeeper:
 
     Args:
         watch: opens a watch over the other nodes in the name of an epoch.
-        neighbours: returns how many other nodes answer, and the highest block that one of them has.
+        neighbours: returns the last block of each other node that answers, by the name of its process.
         refusal: why this node is not fit to be active; None: it is.
         instance_at: returns the name of the process at an address, "" if it does not answer.
     """
@@ -85,7 +96,7 @@ class TermKeeper:
         quorum: ReplicationQuorum,
         *,
         watch: Callable[[int], EpochWatch],
-        neighbours: Callable[[], tuple[int, int | None]],
+        neighbours: Callable[[], Mapping[str, int | None]],
         refusal: Callable[[], str | None],
         instance_at: Callable[[str], Awaitable[str]],
         clock: Callable[[], float] = boot_seconds,
@@ -113,7 +124,11 @@ class TermKeeper:
         self._promise_listeners: list[Callable[[], None]] = []
         self._activating: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._releasing: set[asyncio.Task[None]] = set()
         self._was_away = False
+        self._is_level = False
+        """Once, this process has had all blocks of the node with the term."""
+        self._unfit_since: float | None = None
 
     def start(self, role: Role, address: str) -> None:
         """Take part from now on, as the node at this address."""
@@ -132,6 +147,7 @@ class TermKeeper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.give_up()
+        await asyncio.gather(*self._releasing, return_exceptions=True)
         await self._coordinator.close()
 
     # --- what the role and the acknowledgements ask ---------------------------------------------------------
@@ -170,7 +186,7 @@ class TermKeeper:
             reason: str | None = "the claim was under way"
             try:
                 async with asyncio.timeout(min(timeout_seconds, TAKE_OVER_SECONDS)):
-                    await self.promise(epoch)
+                    await self._promise(epoch, self.election.instance)
                     self._watch = self._open_watch(epoch)
                     while (reason := self._lacks()) is not None:  # noqa: ASYNC110 - reports change it
                         await asyncio.sleep(LEVEL_LOOK_SECONDS)
@@ -188,49 +204,89 @@ class TermKeeper:
         await self._mark(replace(self._holder, successor=instance))
 
     async def withdraw(self) -> None:
-        """Take an offer back."""
+        """Take an offer back; without an answer the node has no term any more: another may have it."""
         if self._holder is not None and self._holder.successor:
-            await self._mark(replace(self._holder, successor=""))
+            is_answered = await self._mark(replace(self._holder, successor=""))
+            if not is_answered:
+                await self.give_up()
 
     async def give_up(self, pause_seconds: float = 0.0) -> None:
-        """Have no term any more."""
+        """Have no term any more; the lease is ended meanwhile, or ends by itself."""
         grant, self._grant, self._holder = self._grant, None, None
         watch, self._watch = self._watch, None
         self.election.gave_up(self._clock(), pause_seconds)
+        self._unfit_since = None
+        if grant is not None:
+            releasing = asyncio.ensure_future(self._release(grant))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._releasing.discard)
         if watch is not None:
             await watch.close()
-        if grant is not None:
-            await self._coordinator.release(grant)
+
+    async def _release(self, grant: Grant) -> None:
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS_MAX):
+                await self._coordinator.release(grant)
+        except TimeoutError:
+            log.info("the lease could not be ended early", extra=fields(seconds=RELEASE_SECONDS_MAX))
 
     # --- what other nodes ask ------------------------------------------------------------------------------
 
     @property
     def promised(self) -> int:
         """The epoch that this node has promised."""
-        return self.election.promised
+        return self.election.promise.epoch
 
     @property
     def why_no_member(self) -> str | None:
         """Return why this node's promise does not count; None: it does."""
-        election = self.election
-        return None if election.is_member else election.misfit or f"not joined yet: {election.away}"
+        return self.election.why_no_member()
 
     def on_promise(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the node has promised a higher epoch."""
         self._promise_listeners.append(listener)
 
-    async def promise(self, epoch: int) -> int:
-        """Promise an epoch, on disk; return the promised one, which is higher if that was promised before.
+    async def promise_to(self, epoch: int, candidate: str) -> int:
+        """Promise an epoch to another node, on disk; return the promised one, which may be higher.
 
-        Raises OSError if the disk refuses.
+        Raises:
+            RoleRefused: another process has the promise, or the coordinator has not granted it to this one.
+            OSError: the disk refused.
         """
+        promise = self.election.promise
+        if epoch > promise.epoch:
+            await self._check_granted(epoch, candidate)
+            promise = await self._promise(epoch, candidate)
+        if epoch == promise.epoch and candidate != promise.candidate:
+            raise RoleRefused(
+                f"promise epoch {epoch}", got="bound to another process", expected="free for this epoch"
+            )
+        return promise.epoch
+
+    async def _check_granted(self, epoch: int, candidate: str) -> None:
+        """Raises RoleRefused if the coordinator does not say that this process has this term."""
+        try:
+            holder = (await self._coordinator.look()).holder
+        except (CoordinatorAway, InvalidInput) as error:
+            raise RoleRefused(
+                f"promise epoch {epoch}", got=f"told nothing: {error}", expected="told who has it"
+            ) from None
+        if holder is None or (holder.epoch, holder.instance) != (epoch, candidate):
+            held = "nobody has it" if holder is None else f"{holder.address} has epoch {holder.epoch}"
+            raise RoleRefused(
+                f"promise epoch {epoch}", got=f"told another holder: {held}", expected="told of this one"
+            )
+
+    async def _promise(self, epoch: int, candidate: str) -> Promise:
         async with self._promising:
-            if epoch > self.election.promised:
-                await asyncio.to_thread(write_epoch, self._data_dir, epoch)
-                self.election.promised_here(epoch)
+            before = self.election.promise
+            if epoch > before.epoch:
+                promise = Promise(before.disk, epoch, candidate)
+                await asyncio.to_thread(write_promise, self._data_dir, promise)
+                self.election.promised(promise)
                 for listener in self._promise_listeners:
                     listener()
-            return self.election.promised
+            return self.election.promise
 
     def heard(self, epoch: int) -> None:
         """Another node has promised this epoch to somebody."""
@@ -252,12 +308,11 @@ class TermKeeper:
         if not election.is_look_due(self._clock()) or self._taking.locked():
             return
         await self._look()
-        (answering, highest), last = self._neighbours(), self._store.last_number
-        is_behind = highest is not None and (last is None or last < highest)
+        lasts, last = self._neighbours().values(), self._store.last_number
         should = election.should_claim(
             self._clock(),
-            answering=answering + 1,
-            is_behind=is_behind,
+            answering=len(lasts) + 1,
+            is_behind=_number(last) < max(map(_number, lasts), default=-1),
             jitter=self._dice.random(),
         )
         is_idle = self._activating is None or self._activating.done()
@@ -293,16 +348,31 @@ class TermKeeper:
             await self._lose("the lease has ended, or another node has taken the term over")
 
     async def _watch_term(self) -> None:
-        if (why := self.election.why_lost(self._clock())) is not None:
+        now = self._clock()
+        if (why := self.election.why_lost(now)) is not None:
             await self._lose(why)
+        elif (why := self._why_unfit()) is None:
+            self._unfit_since = None
+        elif self._unfit_since is None:
+            self._unfit_since = now
+        elif now - self._unfit_since >= self.election.rules.lease_seconds:
+            await self._lose(f"this node cannot acknowledge: {why}", 2 * self.election.rules.lease_seconds)
 
-    async def _lose(self, why: str) -> None:
+    def _why_unfit(self) -> str | None:
+        """Return why this active node can acknowledge nothing, though another one perhaps could."""
+        if self.election.phase is not TermPhase.LEADING:
+            return None
+        reporting, needed = self._quorum.connected_count(), self.election.rules.min_standbys
+        few = f"{reporting} other nodes report to it, expected {needed}" if reporting < needed else None
+        return self._refusal() or few
+
+    async def _lose(self, why: str, pause_seconds: float = 0.0) -> None:
         """The term has ended: stop leading."""
         if self._grant is None:
             return
         was_leading, epoch = self.election.phase is TermPhase.LEADING, self.election.epoch
         log.warning("the term has ended", extra=fields(epoch=epoch, reason=why))
-        await self.give_up()
+        await self.give_up(pause_seconds)
         if was_leading:
             await self._role.step_down(why)
 
@@ -312,10 +382,15 @@ class TermKeeper:
         """Look at the coordinator, and join the cluster there."""
         election = self.election
         try:
-            election.looked(await self._coordinator.look(), self._clock())
-            assert election.seen is not None
-            if (cluster := election.joined()) is not None:
-                if await self._coordinator.join(election.seen, cluster):
+            seen = await self._coordinator.look()
+            election.looked(seen, self._clock())
+            neighbours, holder = self._neighbours(), seen.holder
+            if holder is not None and holder.instance in neighbours:
+                theirs = neighbours[holder.instance]
+                self._is_level = self._is_level or _number(self._store.last_number) >= _number(theirs)
+            cluster = election.joined(len(neighbours) + 1, is_level=self._is_level)
+            if cluster is not None:
+                if await self._coordinator.join(seen, cluster):
                     log.info("joined the cluster", extra=fields(nodes=", ".join(cluster.nodes)))
                 election.looked(await self._coordinator.look(), self._clock())
         except (CoordinatorAway, InvalidInput) as error:
@@ -356,19 +431,21 @@ class TermKeeper:
             raise _refused(why or "it has ended")
         return self.election.lacks(self._quorum.promises(), self._store.last_number)
 
-    async def _mark(self, holder: Holder) -> None:
+    async def _mark(self, holder: Holder) -> bool:
+        """Change this node's record at the coordinator; False: it did not answer."""
         if self._grant is None:
-            return
+            return True
         try:
             grant = await self._coordinator.mark(self._grant, holder)
         except CoordinatorAway as error:
             log.warning("the coordinator does not answer", extra=fields(reason=str(error)))
-            return
+            return False
         if grant is None:  # whoever asked changes the role
             log.warning("the term has ended", extra=fields(epoch=holder.epoch, reason="another node has it"))
             await self.give_up()
         else:
             self._grant, self._holder = grant, holder
+        return True
 
     def _note_away(self, why: str) -> None:
         if not self._was_away:
@@ -380,6 +457,10 @@ class TermKeeper:
         if self._was_away:
             log.info("the coordinator answers again")
         self._was_away = False
+
+
+def _number(block: int | None) -> int:
+    return -1 if block is None else block
 
 
 def _refused(why: str) -> RoleRefused:

@@ -36,7 +36,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.cluster.cluster_watch import ClusterWatch
 from sluice.gateway.cluster.control_service import ControlService
-from sluice.gateway.cluster.election import Election, ElectionRules, read_epoch
+from sluice.gateway.cluster.election import Election, ElectionRules, read_promise
 from sluice.gateway.cluster.healing import Healer
 from sluice.gateway.cluster.peer_follower import PeerFollower
 from sluice.gateway.cluster.role_keeper import RoleKeeper
@@ -377,7 +377,7 @@ class Node:
         self.term, settings, quorum = None, self.settings, self.conductor.acknowledging.quorum
         if self._coordinator is None or quorum is None:
             return
-        promised = await asyncio.to_thread(read_epoch, settings.data_dir)
+        promise = await asyncio.to_thread(read_promise, settings.data_dir)
         rules = ElectionRules(
             len(self._peers) + 1, settings.commit_min_standbys, settings.failover_lease_seconds
         )
@@ -389,7 +389,7 @@ class Node:
             return (await self.following.said_by(address)).instance
 
         term = self.term = TermKeeper(
-            Election(rules, str(settings.grpc_advertised_address), self._instance, promised),
+            Election(rules, str(settings.grpc_advertised_address), self._instance, promise),
             self._coordinator,
             settings.data_dir,
             self.store,
@@ -686,6 +686,7 @@ class Node:
             peer_tls(self.settings),
             limits=self._limits.cluster,
             epoch=epoch,
+            candidate=self._instance,
             outdated=outdated,
         )
 

@@ -119,6 +119,14 @@ def coordinator(settings: Settings) -> LeaseCoordinator | None:
             expected="at least 1: without it, a block that was acknowledged may be on the lost disk alone",
             where=where,
         )
+    advertised = settings.grpc_advertised_address
+    if advertised.host in ("0.0.0.0", "::") or advertised.port == 0:
+        raise SettingError(
+            "grpc.advertised_address",
+            got=str(advertised),
+            expected="the address at which others reach this node: it is its name in the election",
+            where=where,
+        )
     files = (settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key)
     tls = None if files[0] is None else ClientTls(*(None if one is None else str(one) for one in files))
     return EtcdCoordinator(

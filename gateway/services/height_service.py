@@ -24,6 +24,7 @@ from grpc import aio
 
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.errors import RoleRefused
 from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.callers import Caller, caller_of
@@ -68,8 +69,13 @@ class Promises(Protocol):
     def on_promise(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each higher promise."""
 
-    async def promise(self, epoch: int) -> int:
-        """Promise an epoch, on disk; return the promised one. Raises OSError."""
+    async def promise_to(self, epoch: int, candidate: str) -> int:
+        """Promise an epoch to a process, on disk; return the promised one, which may be higher.
+
+        Raises:
+            RoleRefused: it was promised to another process, or the coordinator has not granted it.
+            OSError: the disk refused.
+        """
 
 
 class HeightService:
@@ -125,7 +131,8 @@ class HeightService:
 
     async def _watch(self, request: bytes, context: _Context) -> None:
         caller = await self._admit(context)
-        epoch = await self._promise(_epoch_of(request), context)
+        asked = _watch_request(request)
+        epoch = await self._promise(asked.epoch, asked.candidate, context)
         address = caller.address
         most, most_per_address = self._limits.streams_max, self._limits.streams_per_address_max
         if self._streams.total() >= most or self._streams[address] >= most_per_address:
@@ -153,7 +160,7 @@ class HeightService:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         raise AssertionError("abort has raised")
 
-    async def _promise(self, epoch: int, context: _Context) -> int:
+    async def _promise(self, epoch: int, candidate: str, context: _Context) -> int:
         """Promise a caller's epoch, and return it; where there is an election, each caller needs one."""
         promises = self._promises
         if promises is None:
@@ -166,7 +173,9 @@ class HeightService:
         if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         try:
-            await promises.promise(epoch)
+            await promises.promise_to(epoch, candidate)
+        except RoleRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except OSError as error:
             reason = f"epoch {epoch} cannot be promised: {error}"
             log.error("a promise cannot be written", extra=fields(epoch=epoch, got=str(error)))
@@ -187,7 +196,8 @@ class HeightService:
 
     async def _level_at(self, request: standby_pb2.LevelAtRequest, context: _Context) -> standby_pb2.Level:
         await self._admit(context)
-        number, epoch = request.block_number, await self._promise(request.epoch, context)
+        number = request.block_number
+        epoch = await self._promise(request.epoch, request.candidate, context)
         root_hash = await asyncio.to_thread(self._store.root_hash_at, number)
         if root_hash is None or self._is_outdated(epoch):
             return self._last(epoch)
@@ -210,12 +220,12 @@ class HeightService:
         )
 
 
-def _epoch_of(request: bytes) -> int:
-    """Return the epoch of a WatchRequest; 0 for other bytes: earlier versions sent any."""
+def _watch_request(request: bytes) -> standby_pb2.WatchRequest:
+    """Read a request; other bytes are an empty one, as earlier versions took any."""
     try:
-        return standby_pb2.WatchRequest.FromString(request).epoch
+        return standby_pb2.WatchRequest.FromString(request)
     except DecodeError:
-        return 0
+        return standby_pb2.WatchRequest()
 
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:

@@ -291,10 +291,10 @@ def _election(election: ElectionState) -> list[Seen]:
     if election.phase is TermPhase.LEADING:
         if election.away is None:
             return []
-        text = f"the coordinator does not answer, and the lease ends in {election.lease_seconds_left:.0f} s"
+        text = f"the lease ends in {election.lease_seconds_left:.0f} s, and cannot be renewed"
         return [(FindingKind.COORDINATOR, f"{text}: {election.away}")]
     if election.away is not None:
-        return [(FindingKind.ELECTION, f"the coordinator does not answer: {election.away}")]
+        return [(FindingKind.ELECTION, f"the node cannot take over: {election.away}")]
     if election.holder is None and election.problem is not None:
         return [(FindingKind.ELECTION, f"the node could not take over: {election.problem}")]
     return []

@@ -8,7 +8,8 @@ The coordinator, the lines, the disks and the publishers are simulated here. The
     one acknowledges      in one epoch one node acknowledges, and none after a later epoch was granted
     nothing is lost       a node that becomes active has every block that was acknowledged before, and none
                           is acknowledged that an active node of a later epoch lacks
-    copies                an acknowledged block is on `min_standbys` disks besides that of its node
+    copies                an acknowledged block is on `min_standbys` disks besides that of its node, as long
+                          as no disk was lost
     it goes on            when faults have ended, blocks are acknowledged again
 """
 
@@ -27,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from sluice.gateway.cluster.coordinator import Grant
-from sluice.gateway.cluster.election import ClusterRecord, Election, ElectionRules, Holder, Seen, read_epoch
+from sluice.gateway.cluster.election import ClusterRecord, Election, ElectionRules, Holder, Seen, read_promise
 from sluice.gateway.cluster.term_keeper import TermKeeper
-from sluice.gateway.errors import CoordinatorAway, GatewayError
+from sluice.gateway.errors import CoordinatorAway, GatewayError, RoleRefused
 from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from tests.simulation.run import folder
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS, SimLoop, Violation, World
@@ -60,7 +61,7 @@ class ElectionOptions:
     """How much faster or slower than the time a clock runs at most."""
     delay_ns: tuple[int, int]
     fault_every_ns: int
-    faults: tuple[int, ...] = tuple(range(7))
+    faults: tuple[int, ...] = tuple(range(8))
     """Which of them happen, each as often as it is here."""
     is_skewed: bool = False
     """All nodes' clocks are as slow as can be, and the coordinator's as fast."""
@@ -248,7 +249,7 @@ class Session:
         if self.is_over:
             return
         promised, number, instance = (
-            self.peer.election.promised,
+            self.peer.election.promise.epoch,
             self.peer.store.last_number,
             self.peer.instance,
         )
@@ -367,9 +368,9 @@ class Node:
             self.quorum._first_number = 0
             self.quorum.stored(self.store.last_number, root_of(self.store.last_number))
         rules = ElectionRules(options.node_count, options.min_standbys, options.lease_seconds)
-        self.election = Election(rules, self.address, self.instance, read_epoch(self.data_dir))
+        self.election = Election(rules, self.address, self.instance, read_promise(self.data_dir))
         self.loop.run(self._make_term)
-        cluster.world.note(f"{self.address} starts, promised {self.election.promised}")
+        cluster.world.note(f"{self.address} starts, promised {self.election.promise.epoch}")
 
     def _make_term(self) -> None:
         self.term = TermKeeper(
@@ -419,11 +420,9 @@ class Node:
         if not task.cancelled() and not self.loop.dead and (error := task.exception()) is not None:
             self.cluster.world.break_rule("No error in our own code", f"{type(error).__name__}: {error}")
 
-    def _neighbours(self) -> tuple[int, int | None]:
+    def _neighbours(self) -> dict[str, int | None]:
         here = [one for one in self.peers() if one.is_up and self.cluster.is_linked(self, one)]
-        return len(here), max(
-            (one.store.last_number for one in here if one.store.last_number is not None), default=None
-        )
+        return {one.instance: one.store.last_number for one in here}
 
     async def _instance_at(self, address: str) -> str:
         await asyncio.sleep(0.01)
@@ -436,7 +435,10 @@ class Node:
         async def answer() -> None:
             if self.term.why_no_member is not None:
                 return
-            await self.term.promise(session.epoch)
+            try:
+                await self.term.promise_to(session.epoch, session.watch.node.instance)
+            except RoleRefused:
+                return
             self.sessions.append(session)
             session.tell()
 
@@ -595,7 +597,7 @@ class SimCluster:
         copies = sum(
             one.store.last_number is not None and one.store.last_number >= number for one in self.nodes
         )
-        if copies <= self.options.min_standbys:
+        if copies <= self.options.min_standbys and self._are_all_members():
             self.world.break_rule("Copies", f"block {number} is on {copies} disks")
         self.acknowledged = max(self.acknowledged, number)
 
@@ -661,11 +663,27 @@ class SimCluster:
             world.at(lasts_ns, self._return)
         elif fault == 5:
             self._hand_over()
+        elif fault == 7 and self._are_all_members():
+            self._lose_disk(node)
+            world.at(lasts_ns, self._start, node)
         elif fault == 6:
             world.note(f"somebody asks {node.address} to lead")
             for place in range(100):
                 world.at(place * lasts_ns // 100, node.do, node.asked_to_lead)
         world.at(world.between(0, 2 * self.options.fault_every_ns), self._fault)
+
+    def _are_all_members(self) -> bool:
+        """A cluster bears the loss of one disk after the other, not of two at a time."""
+        nodes = {} if self.etcd.cluster is None else ClusterRecord.decode(self.etcd.cluster[0]).nodes
+        return all(nodes.get(one.address) == read_promise(one.data_dir).disk for one in self.nodes)
+
+    def _lose_disk(self, node: Node) -> None:
+        if node.is_up:
+            node.kill()
+        self.world.note(f"{node.address} loses its disk")
+        shutil.rmtree(node.data_dir)
+        node.data_dir.mkdir()
+        node.store = Store()
 
     def _hand_over(self) -> None:
         for node in self.nodes:

@@ -71,12 +71,10 @@ def does_not_fetch_what_others_have(patch: pytest.MonkeyPatch) -> None:
 
 
 def promises_and_does_not_keep_it(patch: pytest.MonkeyPatch) -> None:
-    promise = TermKeeper.promise
+    async def forget(keeper: TermKeeper, epoch: int, candidate: str) -> int:
+        return epoch
 
-    async def forget(keeper: TermKeeper, epoch: int) -> int:
-        return await promise(keeper, epoch) if epoch == keeper.election.epoch else epoch
-
-    patch.setattr(TermKeeper, "promise", forget)
+    patch.setattr(TermKeeper, "promise_to", forget)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.nodes import until
 from tests.serving import free_port
 
 LEASE_SECONDS = 2
-CLUSTER = ClusterRecord(0, 3, 1, ("a:1", "b:1", "c:1"))
+CLUSTER = ClusterRecord(0, 3, 1, {"a:1": "A", "b:1": "B", "c:1": "C"})
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,7 @@ async def test_a_term_is_handed_over_and_the_old_lease_is_nothing(etcd: EtcdProc
         marked = await a.mark(grant, Holder(1, "a:1", "A", "B"))
         assert marked is not None
         assert await a.renew(marked)
+        assert await a.mark(grant, Holder(1, "a:1", "A", "B")) == marked  # repeated after a lost answer
         assert not await a.renew(grant)
         seen = await b.look()
         assert seen.holder == Holder(1, "a:1", "A", "B")
@@ -140,7 +141,7 @@ async def test_an_etcd_that_stands_still_is_away_in_time_and_another_endpoint_is
         async with nodes_at(nobody, etcd.address, prefix="here", count=1) as (node,):
             grant = await node.claim(await node.look(), record_of(1), Holder(1, "a:1", "A"))
             assert grant is not None
-            etcd.send(signal.SIGSTOP)
+            etcd.freeze()
             for work in (node.look(), node.renew(grant), node.mark(grant, Holder(1, "a:1", "A"))):
                 with pytest.raises(CoordinatorAway, match=f"{etcd.address}: .*{nobody}: "):
                     await work

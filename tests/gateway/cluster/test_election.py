@@ -12,21 +12,22 @@ from sluice.gateway.cluster.election import (
     Election,
     ElectionRules,
     Holder,
+    Promise,
     Seen,
     TermPhase,
-    read_epoch,
-    write_epoch,
+    read_promise,
+    write_promise,
 )
 from sluice.gateway.errors import Fatal, InvalidInput
 
 RULES = ElectionRules(3, 1, 10.0)
-NODES = ("a:1", "b:1", "c:1")
+NODES = {"a:1": "disk-a", "b:1": "disk-b", "c:1": "disk-c"}
 FREE = Seen(ClusterRecord(4, 3, 1, NODES), None)
 HELD = Seen(ClusterRecord(4, 3, 1, NODES), Holder(4, "b:1", "B"))
 
 
 def election(promised: int = 0, rules: ElectionRules = RULES) -> Election:
-    return Election(rules, "a:1", "A", promised)
+    return Election(rules, "a:1", "A", Promise("disk-a", promised))
 
 
 def taking(at: float = 100.0) -> Election:
@@ -34,7 +35,7 @@ def taking(at: float = 100.0) -> Election:
     node = election()
     node.looked(FREE, at)
     node.claimed(node.claim()[1].epoch, at)
-    node.promised_here(5)
+    node.promised(Promise("disk-a", 5, "A"))
     return node
 
 
@@ -72,14 +73,11 @@ def test_nobody_acknowledges_before_it_leads_or_when_a_later_epoch_is_known() ->
     assert not node.may_acknowledge(101)
     node.lead()
     assert node.may_acknowledge(101)
-    node.heard(5)
+    node.heard(6)  # what others say ends nothing here
     assert node.may_acknowledge(101)
-    node.heard(6)
+    node.promised(Promise("disk-a", 6, "B"))  # asked by another node
     assert not node.may_acknowledge(101)
     assert node.why_lost(101) == "another node has begun epoch 6"
-    node = leading()
-    node.promised_here(6)  # asked by another node
-    assert not node.may_acknowledge(101)
     node.gave_up(101)
     node.looked(FREE, 102)
     assert node.claim()[1].epoch == 7
@@ -131,10 +129,17 @@ def test_when_a_node_claims_by_itself() -> None:
         (HELD, "b:1 holds the lease of epoch 4"),
         (Seen(HELD.cluster, Holder(4, "b:1", "B", "A")), None),
         (Seen(HELD.cluster, Holder(4, "b:1", "B", "C")), "b:1 holds the lease of epoch 4"),
-        (Seen(None, None), "this node has not joined the cluster yet"),
-        (Seen(ClusterRecord(4, 3, 1, ("b:1",)), None), "this node has not joined the cluster yet"),
+        (Seen(None, None), "not all nodes of the cluster have answered yet"),
         (
-            Seen(ClusterRecord(4, 3, 1, ("b:1", "c:1", "d:1")), None),
+            Seen(ClusterRecord(4, 3, 1, NODES | {"a:1": "other"}), None),
+            (
+                "a:1 has another disk than the one that joined the cluster: it takes part again when it has "
+                "the blocks of the active node"
+            ),
+        ),
+        (Seen(ClusterRecord(4, 3, 1, {"b:1": "disk-b"}), None), "this node has not joined the cluster yet"),
+        (
+            Seen(ClusterRecord(4, 3, 1, {"b:1": "", "c:1": "", "d:1": ""}), None),
             "this node is a:1, and the cluster at the coordinator has 3 nodes already: b:1, c:1, d:1",
         ),
         (
@@ -150,20 +155,29 @@ def test_who_may_claim(seen: Seen, reason: str | None) -> None:
 
 
 def test_joining() -> None:
-    node = election()
+    node, own = election(), {"a:1": "disk-a"}
     node.looked(Seen(None, None), 100)
-    assert node.joined() == ClusterRecord(0, 3, 1, ("a:1",))
-    node.looked(Seen(ClusterRecord(7, 3, 1, ("b:1",)), None), 100)
-    assert node.joined() == ClusterRecord(7, 3, 1, ("b:1", "a:1"))
+    assert node.joined(2, is_level=False) is None  # the first record takes all nodes
+    assert node.joined(3, is_level=False) == ClusterRecord(0, 3, 1, own)
+    node.looked(Seen(ClusterRecord(7, 3, 1, {"b:1": "disk-b"}), None), 100)
+    assert node.joined(1, is_level=False) == ClusterRecord(7, 3, 1, {"b:1": "disk-b"} | own)
     assert not node.is_member
-    for seen in (FREE, Seen(ClusterRecord(4, 3, 1, ("b:1", "c:1", "d:1")), None)):
+    for seen in (FREE, Seen(ClusterRecord(4, 3, 1, {"b:1": "", "c:1": "", "d:1": ""}), None)):
         node.looked(seen, 100)
-        assert node.joined() is None
+        assert node.joined(3, is_level=True) is None
         assert node.is_member is (seen is FREE)
 
 
+def test_a_new_disk_at_an_old_address_joins_when_it_has_what_the_active_node_has() -> None:
+    node = election()
+    node.looked(Seen(ClusterRecord(4, 3, 1, NODES | {"a:1": "other"}), HELD.holder), 100)
+    assert not node.is_member
+    assert node.joined(3, is_level=False) is None
+    assert node.joined(3, is_level=True) == ClusterRecord(4, 3, 1, NODES)
+
+
 def test_the_next_epoch_is_above_all_that_are_known() -> None:
-    for promised, heard, epoch in ((0, 0, 5), (9, 0, 10), (2, 11, 12)):
+    for promised, heard, epoch in ((0, 0, 5), (9, 0, 10), (2, 11, 12), (9, 1 << 60, 10)):
         node = election(promised)
         node.heard(heard)
         node.looked(FREE, 100)
@@ -194,10 +208,11 @@ def test_records_come_back(record: ClusterRecord | Holder) -> None:
     "data",
     [
         b"", b"\xff", b"7", b"[]", b"{}", b"[" * 100_000,
-        b'{"epoch": true, "node_count": 3, "min_standbys": 1, "nodes": []}',
-        b'{"epoch": -1, "node_count": 3, "min_standbys": 1, "nodes": []}',
-        b'{"epoch": 9223372036854775808, "node_count": 3, "min_standbys": 1, "nodes": []}',
-        b'{"epoch": 1, "node_count": 3, "min_standbys": 1, "nodes": [7]}',
+        b'{"epoch": true, "node_count": 3, "min_standbys": 1, "nodes": {}}',
+        b'{"epoch": -1, "node_count": 3, "min_standbys": 1, "nodes": {}}',
+        b'{"epoch": 9223372036854775808, "node_count": 3, "min_standbys": 1, "nodes": {}}',
+        b'{"epoch": 1, "node_count": 3, "min_standbys": 1, "nodes": ["a:1"]}',
+        b'{"epoch": 1, "node_count": 3, "min_standbys": 1, "nodes": {"a:1": 7}}',
         b'{"epoch": 1, "address": 7, "instance": "A", "successor": ""}',
         b'{"epoch": "1", "address": "a:1", "instance": "A", "successor": ""}',
     ],
@@ -208,19 +223,28 @@ def test_records_that_are_none(data: bytes) -> None:
             kind.decode(data)
 
 
+def test_a_term_that_leads_to_nothing_ends() -> None:
+    node = taking()
+    node.renewed(155)
+    assert node.why_lost(159) is None
+    assert node.why_lost(160) == "the node was not active within 60 s"
+
+
 def test_a_promise_is_kept_on_disk(tmp_path: Path) -> None:
-    assert read_epoch(tmp_path) == 0
-    write_epoch(tmp_path, 7)
-    assert read_epoch(tmp_path) == 7
+    first = read_promise(tmp_path)
+    assert (first.epoch, first.candidate, len(first.disk)) == (0, "", 16)
+    assert read_promise(tmp_path) == first
+    write_promise(tmp_path, Promise(first.disk, 7, "B"))
+    assert read_promise(tmp_path) == Promise(first.disk, 7, "B")
     for content in (
-        b"",
-        b"7",
-        b'{"epoch": -1}',
-        b'{"epoch": 1.5}',
-        b'{"epoch": true}',
-        b"\xff",
-        b"[" * 100_000,
-    ):
-        (tmp_path / "epoch.json").write_bytes(content)
-        with pytest.raises(Fatal, match=r"epoch\.json: got .*, expected an object such as"):
-            read_epoch(tmp_path)
+        b"", b"7", b"\xff", b"[" * 100_000, b'{"epoch": 7}',
+        b'{"epoch": -1, "candidate": "B", "disk": "x"}',
+        b'{"epoch": 1.5, "candidate": "B", "disk": "x"}',
+        b'{"epoch": true, "candidate": "B", "disk": "x"}',
+        b'{"epoch": 1, "candidate": "B", "disk": ""}',
+        b'{"epoch": 1, "candidate": 7, "disk": "x"}',
+        b'{"epoch": 9223372036854775807, "candidate": "B", "disk": "x"}',
+    ):  # fmt: skip
+        (tmp_path / "promise.json").write_bytes(content)
+        with pytest.raises(Fatal, match=r"promise\.json: got .*, expected an object such as"):
+            read_promise(tmp_path)

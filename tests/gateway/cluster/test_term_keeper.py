@@ -17,9 +17,10 @@ from sluice.gateway.cluster.election import (
     Election,
     ElectionRules,
     Holder,
+    Promise,
     Seen,
     TermPhase,
-    read_epoch,
+    read_promise,
 )
 from sluice.gateway.cluster.term_keeper import TermKeeper
 from sluice.gateway.errors import CoordinatorAway, Fatal, RoleRefused
@@ -27,14 +28,14 @@ from sluice.gateway.pipeline.replication_quorum import DurableHeight, Replicatio
 from sluice.gateway.store.block_store import BlockStore
 from tests.nodes import until
 
-NODES = ("a:1", "b:1", "c:1")
+PEERS = ("b:1", "c:1")
 
 
 class MemoryCoordinator:
     """A coordinator that is away, or says that a lease has ended, when told to."""
 
     def __init__(self) -> None:
-        self.seen = Seen(ClusterRecord(4, 3, 1, NODES), None)
+        self.seen = Seen(None, None)
         self.is_away = self.has_ended = False
         self.calls: list[str] = []
 
@@ -88,21 +89,25 @@ class Scene:
     """A node of three."""
 
     def __init__(self, data_dir: Path) -> None:
+        self.disk = read_promise(data_dir).disk
         self.data_dir, self.store = data_dir, BlockStore.open(data_dir / "store")
-        self.quorum = ReplicationQuorum(1, "A", NODES[1:])
-        self.coordinator = MemoryCoordinator()
+        self.quorum = ReplicationQuorum(1, "A", PEERS)
+        self.coordinator, promise = MemoryCoordinator(), read_promise(data_dir)
+        disks = {"a:1": promise.disk, "b:1": "B", "c:1": "C"}
+        self.coordinator.seen = Seen(ClusterRecord(4, 3, 1, disks), None)
         self.watches: list[Watch] = []
         self.steps: list[str] = []
-        self.answering = 0
+        self.neighbours: dict[str, int | None] = {}
+        self.refusal: str | None = None
         self.keeper = TermKeeper(
-            Election(ElectionRules(3, 1, 3.0), "a:1", "A", read_epoch(data_dir)),
+            Election(ElectionRules(3, 1, 3.0), "a:1", "A", promise),
             self.coordinator,
             data_dir,
             self.store,
             self.quorum,
             watch=self._watch,
-            neighbours=lambda: (self.answering, None),
-            refusal=lambda: None,
+            neighbours=lambda: self.neighbours,
+            refusal=lambda: self.refusal,
             instance_at=self._instance_at,
         )
 
@@ -139,7 +144,8 @@ async def test_the_promise_is_on_disk_before_anybody_is_watched_with_it(tmp_path
     async with scene(tmp_path) as here:
         permitting = asyncio.ensure_future(here.keeper.permit(30))
         await until(lambda: here.watches)
-        assert (here.watches[0].epoch, read_epoch(tmp_path)) == (5, 5)
+        assert here.watches[0].epoch == 5
+        assert read_promise(tmp_path) == Promise(here.disk, 5, "A")
         assert not permitting.done()
         here.report()
         await permitting
@@ -159,22 +165,50 @@ async def test_a_promise_to_another_node_ends_the_own_term_and_only_rises(tmp_pa
         here.keeper.on_promise(lambda: told.append(here.keeper.promised))
         here.report()
         await here.activate()
-        assert [await here.keeper.promise(epoch) for epoch in (3, 9, 7, 9)] == [5, 9, 9, 9]
-        assert (read_epoch(tmp_path), told) == (9, [5, 9])
+        cluster = here.coordinator.seen.cluster
+        assert await here.keeper.promise_to(3, "C") == 5  # the answer says that it is outdated
+        here.coordinator.seen = Seen(cluster, Holder(9, "b:1", "B"))
+        assert here.keeper.may_acknowledge()
+        assert [await here.keeper.promise_to(epoch, "B") for epoch in (9, 7, 9)] == [9, 9, 9]
+        assert (read_promise(tmp_path), told) == (Promise(here.disk, 9, "B"), [5, 9])
         assert not here.keeper.may_acknowledge()
+
+
+async def test_an_epoch_is_promised_only_to_the_process_that_has_it_from_the_coordinator(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as here:
+        cluster = here.coordinator.seen.cluster
+        for holder, held in (
+            (None, "nobody has it"),
+            (Holder(7, "c:1", "C"), "c:1 has epoch 7"),
+            (Holder(8, "b:1", "B"), "b:1 has epoch 8"),
+        ):
+            here.coordinator.seen = Seen(cluster, holder)
+            with pytest.raises(RoleRefused, match=rf"promise epoch 7: .*told another holder: {held}"):
+                await here.keeper.promise_to(7, "B")
+        here.coordinator.is_away = True
+        with pytest.raises(RoleRefused, match=r"promise epoch 7: .*told nothing: e:1: nobody listens there"):
+            await here.keeper.promise_to(7, "B")
+        here.coordinator.is_away, here.coordinator.seen = False, Seen(cluster, Holder(7, "b:1", "B"))
+        assert await here.keeper.promise_to(7, "B") == 7
+        here.coordinator.is_away = True  # which is asked once for each promise
+        assert await here.keeper.promise_to(7, "B") == 7
+        with pytest.raises(RoleRefused, match="promise epoch 7: got a node that is bound to another process"):
+            await here.keeper.promise_to(7, "C")
 
 
 async def test_a_disk_that_refuses_the_promise_lets_the_term_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(data_dir: Path, epoch: int) -> None:
+    def refuse(data_dir: Path, promise: Promise) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(term_keeper, "write_epoch", refuse)
     async with scene(tmp_path) as here:
+        monkeypatch.setattr(term_keeper, "write_promise", refuse)
         with pytest.raises(OSError, match="No space left"):
             await here.keeper.permit(30)
-        assert here.coordinator.calls[-1] == "release"
+        await until(lambda: here.coordinator.calls[-1] == "release")
         assert (here.watches, here.keeper.promised, here.keeper.holds()) == ([], 0, False)
 
 
@@ -182,10 +216,11 @@ async def test_a_node_that_lacks_a_block_or_promises_lets_the_term_go_in_time(tm
     async with scene(tmp_path) as here:
         with pytest.raises(Fatal, match="take over: got 0 other nodes have promised epoch 5, expected 1"):
             await here.keeper.permit(0.1)
+        await until(lambda: here.coordinator.seen.holder is None)
         here.report(7)
         with pytest.raises(Fatal, match="take over: got block 7 is on another node and not here yet"):
             await here.keeper.permit(0.1)
-        assert here.coordinator.calls.count("release") == 2
+        await until(lambda: here.coordinator.calls.count("release") == 2)
         assert here.keeper.election.phase is TermPhase.FREE
 
 
@@ -196,7 +231,7 @@ async def test_no_claim_without_an_answer_or_while_another_node_holds_the_lease(
     async with scene(tmp_path) as here:
         here.coordinator.is_away = is_away
         here.coordinator.seen = Seen(here.coordinator.seen.cluster, Holder(4, "b:1", "B"))
-        reason = "the coordinator does not answer: e:1" if is_away else "b:1 holds the lease of epoch 4"
+        reason = "e:1: nobody listens there" if is_away else "b:1 holds the lease of epoch 4"
         with pytest.raises(RoleRefused, match=f"got a node that is not elected: {reason}"):
             await here.keeper.permit(30)
         assert "claim" not in here.coordinator.calls
@@ -204,7 +239,7 @@ async def test_no_claim_without_an_answer_or_while_another_node_holds_the_lease(
 
 async def test_a_node_takes_over_by_itself_and_steps_down_when_its_lease_has_ended(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        here.answering = 1
+        here.neighbours = {"B": None}
         here.keeper.start(here, "a:1")
         here.report()
         await until(lambda: here.steps == ["active"])
@@ -233,7 +268,61 @@ async def test_a_term_is_offered_to_a_node_that_answers_and_taken_back(tmp_path:
         await here.keeper.offer("b:1")
         here.coordinator.is_away = True
         await here.keeper.withdraw()
-        assert here.keeper.holds()
-        here.coordinator.is_away, here.coordinator.has_ended = False, True
+        assert not here.keeper.holds()  # B may have it
+        here.coordinator.is_away = False
+        await until(lambda: here.coordinator.seen.holder is None)
+        await here.activate()
+        await here.keeper.offer("b:1")
+        here.coordinator.has_ended = True
         await here.keeper.withdraw()
+        assert not here.keeper.holds()
+
+
+@pytest.mark.parametrize("reason", ["blocks cannot be written: No space left on device", None])
+async def test_a_node_that_cannot_acknowledge_for_a_whole_lease_lets_others_try(
+    tmp_path: Path, reason: str | None
+) -> None:
+    async with scene(tmp_path) as here:
+        here.neighbours = {"B": None}
+        here.keeper.start(here, "a:1")
+        here.report()
+        await until(lambda: here.steps == ["active"])
+        if reason is None:
+            here.quorum.lost("b:1", "gone")
+        here.refusal = reason
+        await until(lambda: len(here.steps) == 2)
+        assert here.steps[1] == "standby: this node cannot acknowledge: " + (
+            reason or "0 other nodes report to it, expected 1"
+        )
+        here.refusal = None
+        here.report()
+        await until(lambda: len(here.steps) == 3)
+
+
+async def test_a_new_disk_takes_part_when_it_has_what_the_active_node_has(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        disks = {"a:1": "the old one", "b:1": "B", "c:1": "C"}
+        here.coordinator.seen = Seen(ClusterRecord(4, 3, 1, disks), Holder(4, "b:1", "B"))
+        here.neighbours = {"B": 7, "C": 7}
+        here.keeper.start(here, "a:1")
+        await until(lambda: here.coordinator.calls.count("look") > 2)
+        assert "a:1 has another disk" in str(here.keeper.why_no_member)
+        assert "join" not in here.coordinator.calls
+        here.neighbours = {"B": None, "C": 7}  # C does not lead, and B has nothing
+        await until(lambda: here.keeper.why_no_member is None)
+        cluster = here.coordinator.seen.cluster
+        assert cluster is not None
+        assert cluster.nodes["a:1"] == here.disk
+
+
+async def test_a_coordinator_that_hangs_keeps_no_node_from_stopping_or_stepping_down(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+
+        async def hang(grant: Grant) -> None:
+            await asyncio.Event().wait()
+
+        here.report()
+        await here.activate()
+        here.coordinator.release = hang  # type: ignore[method-assign]
+        await asyncio.wait_for(here.keeper.give_up(), 1)
         assert not here.keeper.holds()

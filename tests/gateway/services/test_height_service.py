@@ -14,6 +14,7 @@ from grpc import aio
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.errors import RoleRefused
 from sluice.gateway.services import height_service as height_service_module
 from sluice.gateway.services.height_service import SERVICE_NAME, STANDBY_STREAMS_PER_ADDRESS_MAX, HeightLimits
 from sluice.gateway.transport.known_nodes import KnownNodes
@@ -52,7 +53,11 @@ class Word:
     def on_promise(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
-    async def promise(self, epoch: int) -> int:
+    async def promise_to(self, epoch: int, candidate: str) -> int:
+        if candidate == "liar":
+            raise RoleRefused(
+                f"promise epoch {epoch}", got="told another holder", expected="told of this one"
+            )
         if epoch > self.promised:
             await asyncio.sleep(0.01)
             if self.refuses:
@@ -114,6 +119,9 @@ async def test_who_is_told_nothing_where_there_is_an_election(tmp_path: Path) ->
         code, said = await refusal(8)
         assert (code, word.promised) == (grpc.StatusCode.UNAVAILABLE, 3)
         assert said == "epoch 8 cannot be promised: [Errno 28] No space left on device"
+        call = stage.stub().watch(standby_pb2.WatchRequest(epoch=8, candidate="liar"))
+        assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert str(await call.details()).startswith("promise epoch 8: got a node that is told another holder")
         word.refuses, word.why_no_member = False, "not joined yet"
         assert await refusal(8) == (grpc.StatusCode.FAILED_PRECONDITION, "not joined yet")
         assert word.promised == 3
