@@ -205,10 +205,10 @@ class ClusterView:
             and (fault is ClusterFault.NO_ACTIVE or now - self._since[fault] >= HOLD_SECONDS)
         }
 
-    def neighbours(self) -> dict[str, int | None]:
-        """Return the last block of each other node of this node's cluster that answers, by its instance."""
+    def neighbours(self) -> list[Statement]:
+        """Return what each other node of this node's cluster says that answers."""
         own = self._own
-        return {} if own is None else {said.instance: said.last for _, said in self._members(own)}
+        return [] if own is None else [said for _, said in self._members(own)]
 
     # --- the faults ----------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class ClusterWatch:
         """Return the instances of the peers that answer; None without peers."""
         return self._view.hears()
 
-    def neighbours(self) -> dict[str, int | None]:
+    def neighbours(self) -> list[Statement]:
         """See `ClusterView.neighbours`."""
         return self._view.neighbours()
 

@@ -20,11 +20,12 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from sluice.gateway.cluster.cluster_view import Statement
 from sluice.gateway.cluster.coordinator import Grant, LeaseCoordinator
 from sluice.gateway.cluster.election import (
     Election,
@@ -34,6 +35,7 @@ from sluice.gateway.cluster.election import (
     TermPhase,
     write_promise,
 )
+from sluice.gateway.cluster.roles import Phase
 from sluice.gateway.errors import CoordinatorAway, Fatal, GatewayError, InvalidInput, RoleRefused
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
@@ -82,7 +84,7 @@ class TermKeeper:
 
     Args:
         watch: opens a watch over the other nodes in the name of an epoch.
-        neighbours: returns the last block of each other node that answers, by the name of its process.
+        neighbours: returns what each other node of the cluster says that answers.
         refusal: why this node is not fit to be active; None: it is.
         instance_at: returns the name of the process at an address, "" if it does not answer.
     """
@@ -96,7 +98,7 @@ class TermKeeper:
         quorum: ReplicationQuorum,
         *,
         watch: Callable[[int], EpochWatch],
-        neighbours: Callable[[], Mapping[str, int | None]],
+        neighbours: Callable[[], Sequence[Statement]],
         refusal: Callable[[], str | None],
         instance_at: Callable[[str], Awaitable[str]],
         clock: Callable[[], float] = boot_seconds,
@@ -127,7 +129,7 @@ class TermKeeper:
         self._releasing: set[asyncio.Task[None]] = set()
         self._was_away = False
         self._is_level = False
-        """Once, this process has had all blocks of the node with the term."""
+        """Once, this process has had all blocks of the active node."""
         self._unfit_since: float | None = None
 
     def start(self, role: Role, address: str) -> None:
@@ -308,7 +310,7 @@ class TermKeeper:
         if not election.is_look_due(self._clock()) or self._taking.locked():
             return
         await self._look()
-        lasts, last = self._neighbours().values(), self._store.last_number
+        lasts, last = [one.last for one in self._neighbours()], self._store.last_number
         should = election.should_claim(
             self._clock(),
             answering=len(lasts) + 1,
@@ -384,10 +386,11 @@ class TermKeeper:
         try:
             seen = await self._coordinator.look()
             election.looked(seen, self._clock())
-            neighbours, holder = self._neighbours(), seen.holder
-            if holder is not None and holder.instance in neighbours:
-                theirs = neighbours[holder.instance]
-                self._is_level = self._is_level or _number(self._store.last_number) >= _number(theirs)
+            neighbours, own = self._neighbours(), _number(self._store.last_number)
+            for one in neighbours:  # one that takes over may not have every acknowledged block yet
+                is_leading = seen.holder is not None and one.instance == seen.holder.instance
+                if is_leading and one.role == Phase.ACTIVE.value and own >= _number(one.last):
+                    self._is_level = True
             cluster = election.joined(len(neighbours) + 1, is_level=self._is_level)
             if cluster is not None:
                 if await self._coordinator.join(seen, cluster):

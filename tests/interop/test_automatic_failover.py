@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import shutil
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from grpc import aio
 
 from sluice.datastream.check.compare import compare_streams
+from sluice.gateway.api import standby_pb2, standby_pb2_grpc
+from sluice.gateway.cluster.role_keeper import read_role
+from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.errors import FailoverFailed
-from tests.etcd import EtcdProcess, running_etcd
+from tests.etcd import EtcdProcess, etcd_program, running_etcd
 from tests.interop.test_failover import fail_over
 from tests.interop.test_standbys import WAIT_SECONDS, ClusterNode, Publishing, is_ready, last_of
 from tests.nodes import ledger_key, until
@@ -139,7 +148,9 @@ async def test_without_the_coordinator_nobody_acknowledges_and_with_it_again_it_
         await asyncio.sleep(LEASE_SECONDS)
         assert publishing.acknowledged == acknowledged
         assert [await role_of(node) for node in nodes] == ["standby"] * 3
-        assert any("the node cannot take over: etcd does not answer: " in line for line in await active.reasons())
+        assert any(
+            "the node cannot take over: etcd does not answer: " in line for line in await active.reasons()
+        )
         etcd.send(signal.SIGCONT)
         await publishing.reach(acknowledged + 20)
         await ends_well(nodes, publishing)
@@ -171,6 +182,110 @@ async def test_an_order_hands_the_term_over_and_force_is_refused_while_it_is_hel
         await publishing.reach(publishing.acknowledged + 20)
         with pytest.raises(FailoverFailed, match=r"not elected: .* holds the lease of epoch \d"):
             await fail_over(active, third, force=True)  # `active` is a standby now
+        await ends_well(nodes, publishing)
+
+
+async def test_a_new_disk_leads_to_nobody_before_it_has_what_was_acknowledged(
+    tmp_path: Path, etcd: EtcdProcess
+) -> None:
+    """Two of three nodes have the last blocks: one loses its disk, the other one is away."""
+    async with elected(tmp_path, etcd) as nodes:
+        publishing = Publishing(nodes)
+        await publishing.reach(20)
+        active = await active_of(nodes)
+        other, behind = (node for node in nodes if node is not active)
+        behind.send(signal.SIGSTOP)
+        await publishing.reach(publishing.acknowledged + 40)
+        await active.kill()
+        await other.kill()
+        acknowledged = publishing.acknowledged
+        shutil.rmtree(other.data_dir)
+        behind.send(signal.SIGCONT)
+        await other.start()
+
+        async def is_said() -> bool:
+            return any("has another disk than the one that joined" in line for line in await other.reasons())
+
+        await until(is_said)
+        await asyncio.sleep(2 * LEASE_SECONDS)
+        assert [await role_of(node) for node in (other, behind)] == ["standby"] * 2
+        await active.start()
+        leader = await active_of(nodes)
+        assert await last_of(leader) >= acknowledged
+        await publishing.reach(acknowledged + 20)
+        await until(lambda: is_ready(other))
+        await leader.kill()
+        await active_of([node for node in nodes if node is not leader])
+        await publishing.reach(publishing.acknowledged + 20)
+        await leader.start()
+        await ends_well(nodes, publishing)
+
+
+async def test_a_node_whose_disk_refuses_blocks_leaves_its_term(tmp_path: Path, etcd: EtcdProcess) -> None:
+    async with elected(tmp_path, etcd) as nodes:
+        publishing = Publishing(nodes)
+        await publishing.reach(20)
+        active = await active_of(nodes)
+        limit = (1, resource.RLIM_INFINITY)
+        assert active._process is not None
+        resource.prlimit(active._process.process_id, resource.RLIMIT_FSIZE, limit)
+        await publishing.reach(publishing.acknowledged + 40)  # the publisher is sent on
+        await active_of([node for node in nodes if node is not active])
+        assert await role_of(active) == "standby"
+        resource.prlimit(active._process.process_id, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        await until(lambda: is_ready(active))
+        await ends_well(nodes, publishing)
+
+
+async def test_a_node_that_comes_back_as_a_standby_forgets_that_it_was_active(
+    tmp_path: Path, etcd: EtcdProcess
+) -> None:
+    """Else two nodes would be active when the election is switched off."""
+    async with elected(tmp_path, etcd) as nodes:
+        active = await active_of(nodes)
+        assert read_role(active.data_dir) == RoleRecord("active")
+        await active.kill()
+        await active_of([node for node in nodes if node is not active])
+        await active.start()
+        assert read_role(active.data_dir) == RoleRecord("standby")
+
+
+async def test_a_cluster_is_changed_only_by_all_of_its_nodes(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """With a higher `min_standbys` fewer nodes need to promise: one alone may lack acknowledged blocks."""
+    async with elected(tmp_path, etcd) as nodes:
+        for node in nodes:
+            await node.kill()
+        control = Path(etcd_program()).with_name("etcdctl")
+        words = [str(control), "--endpoints", etcd.address, "del", "sluice/cluster"]
+        await asyncio.to_thread(subprocess.run, words, check=True)
+        for node in nodes:
+            node.elect([other for other in nodes if other is not node], etcd, least=2)
+        await nodes[0].start()
+
+        async def is_said() -> bool:
+            reasons = await nodes[0].reasons()
+            reasons = await nodes[0].reasons()
+            return any("not all nodes of the cluster have answered" in line for line in reasons)
+
+        await until(is_said)
+        await asyncio.gather(*(node.start() for node in nodes[1:]))
+        await active_of(nodes)
+
+
+async def test_nobody_makes_a_node_promise_what_etcd_did_not_grant(tmp_path: Path, etcd: EtcdProcess) -> None:
+    async with elected(tmp_path, etcd) as nodes:
+        publishing = Publishing(nodes)
+        await publishing.reach(20)
+        active = await active_of(nodes)
+        for node in nodes:
+            for epoch in (2, (1 << 63) - 1, (1 << 64) - 1):
+                async with aio.insecure_channel(str(node.grpc)) as channel:
+                    stub = standby_pb2_grpc.NodeLevelStub(channel)
+                    call: Any = stub.watch(standby_pb2.WatchRequest(epoch=epoch, candidate="nobody"))
+                    assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+                    assert "got a node that is told another holder" in str(await call.details())
+        await publishing.reach(publishing.acknowledged + 20)
+        assert await active_of(nodes) is active
         await ends_well(nodes, publishing)
 
 

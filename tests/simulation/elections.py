@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sluice.gateway.cluster.cluster_view import Statement
 from sluice.gateway.cluster.coordinator import Grant
 from sluice.gateway.cluster.election import ClusterRecord, Election, ElectionRules, Holder, Seen, read_promise
 from sluice.gateway.cluster.term_keeper import TermKeeper
@@ -420,9 +421,12 @@ class Node:
         if not task.cancelled() and not self.loop.dead and (error := task.exception()) is not None:
             self.cluster.world.break_rule("No error in our own code", f"{type(error).__name__}: {error}")
 
-    def _neighbours(self) -> dict[str, int | None]:
+    def _neighbours(self) -> list[Statement]:
         here = [one for one in self.peers() if one.is_up and self.cluster.is_linked(self, one)]
-        return {one.instance: one.store.last_number for one in here}
+        return [
+            Statement(one.instance, "active" if one.is_active else "standby", one.store.last_number)
+            for one in here
+        ]
 
     async def _instance_at(self, address: str) -> str:
         await asyncio.sleep(0.01)

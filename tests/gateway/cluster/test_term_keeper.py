@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.cluster import term_keeper
+from sluice.gateway.cluster.cluster_view import Statement
 from sluice.gateway.cluster.coordinator import Grant
 from sluice.gateway.cluster.election import (
     ClusterRecord,
@@ -97,7 +98,7 @@ class Scene:
         self.coordinator.seen = Seen(ClusterRecord(4, 3, 1, disks), None)
         self.watches: list[Watch] = []
         self.steps: list[str] = []
-        self.neighbours: dict[str, int | None] = {}
+        self.neighbours: list[Statement] = []
         self.refusal: str | None = None
         self.keeper = TermKeeper(
             Election(ElectionRules(3, 1, 3.0), "a:1", "A", promise),
@@ -239,7 +240,7 @@ async def test_no_claim_without_an_answer_or_while_another_node_holds_the_lease(
 
 async def test_a_node_takes_over_by_itself_and_steps_down_when_its_lease_has_ended(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        here.neighbours = {"B": None}
+        here.neighbours = [Statement("B", "standby")]
         here.keeper.start(here, "a:1")
         here.report()
         await until(lambda: here.steps == ["active"])
@@ -283,7 +284,7 @@ async def test_a_node_that_cannot_acknowledge_for_a_whole_lease_lets_others_try(
     tmp_path: Path, reason: str | None
 ) -> None:
     async with scene(tmp_path) as here:
-        here.neighbours = {"B": None}
+        here.neighbours = [Statement("B", "standby")]
         here.keeper.start(here, "a:1")
         here.report()
         await until(lambda: here.steps == ["active"])
@@ -303,12 +304,20 @@ async def test_a_new_disk_takes_part_when_it_has_what_the_active_node_has(tmp_pa
     async with scene(tmp_path) as here:
         disks = {"a:1": "the old one", "b:1": "B", "c:1": "C"}
         here.coordinator.seen = Seen(ClusterRecord(4, 3, 1, disks), Holder(4, "b:1", "B"))
-        here.neighbours = {"B": 7, "C": 7}
+        here.neighbours = [Statement("B", "active", 7), Statement("C", "standby", 7)]
         here.keeper.start(here, "a:1")
         await until(lambda: here.coordinator.calls.count("look") > 2)
         assert "a:1 has another disk" in str(here.keeper.why_no_member)
         assert "join" not in here.coordinator.calls
-        here.neighbours = {"B": None, "C": 7}  # C does not lead, and B has nothing
+        for wrong in (
+            Statement("B", "standby"),
+            Statement("C", "active"),
+        ):  # it only takes over; it is another
+            here.neighbours = [wrong]
+            here.coordinator.calls.clear()
+            await until(lambda: here.coordinator.calls.count("look") > 2)
+            assert "join" not in here.coordinator.calls
+        here.neighbours = [Statement("B", "active"), Statement("C", "standby", 7)]
         await until(lambda: here.keeper.why_no_member is None)
         cluster = here.coordinator.seen.cluster
         assert cluster is not None
