@@ -296,6 +296,8 @@ class JobProgress:
     publishers: tuple[PublishReport, ...] = ()
     """So far, without latencies."""
     is_stopping: bool = False
+    awaited: str | None = None
+    """What a source that is followed waits for, since when, and why; None: it has blocks, or is Spark's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import ItemKind, kind_of
 from sluice.gateway.regular_files import open_regular
 from sluice.publishers.blocks.block_archives import Archive, ArchiveMember
 from sluice.publishers.blocks.block_files import decode_block, stored_bytes_max, sync_folder
@@ -38,6 +40,8 @@ from sluice.publishers.errors import ArchiveError, BlockFileError, BlockListErro
 from sluice.publishers.number_range import NumberRange
 
 __all__ = [
+    "FILE_LOOK_SECONDS",
+    "FILE_WRITE_SECONDS_MAX",
     "NO_BLOCKS",
     "ArchiveLists",
     "BlockFileReader",
@@ -50,6 +54,7 @@ __all__ = [
     "check_no_gaps",
     "find_blocks",
     "read_chain",
+    "read_if_whole",
 ]
 
 ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
@@ -58,6 +63,10 @@ ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
 FILE_UNCHANGED_SECONDS: Final = 5.0
 """An unreadable block file that was changed within this time is taken for unfinished: some writers do not
 write under another name first."""
+FILE_WRITE_SECONDS_MAX: Final = 300.0
+"""Longest wait of a reader that follows a folder for a file that is being written."""
+FILE_LOOK_SECONDS: Final = 0.2
+"""Time between two looks at it."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
@@ -425,6 +434,21 @@ class BlockFileReader:
             self._file = self._store.open(place.path)
             self._open = (key, Archive(self._file, self._store.state(place.path).size_bytes))
         return self._open[1].read(place.entry, place.size_bytes, size_bytes_max)
+
+
+def read_if_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> Block | None:
+    """Read a block whose file may still be written to; None: it is, and has no whole block yet.
+
+    A file that was not changed lately is whole. Raises as `BlockFileReader.read`.
+    """
+    if place.entry >= 0 or not store.is_being_written(place.path):
+        return reader.read(place)
+    with suppress(BlockFileError, ItemError):
+        block = reader.read(place)
+        # A file cut off between two items can be read; a whole one ends with a proof.
+        if kind_of(block.items[-1]) == ItemKind.BLOCK_PROOF:
+            return block
+    return None
 
 
 class _Comparison:

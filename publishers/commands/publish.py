@@ -29,7 +29,7 @@ from sluice.gateway.transport.failures import trouble_at
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from sluice.publishers.errors import OptionError
-from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.checkpoint import Engine, FollowCheckpoint, engine_in
 from sluice.publishers.job.job import JobReport, publish
 from sluice.publishers.job.local_chain import open_chain, size_of, why_spark
 from sluice.publishers.job.local_job import publish_locally
@@ -59,6 +59,8 @@ keeps has the entries of a whole block."""
 _WORDS = "sluice.publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")
 _SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
+_SPARK_SINK_OPTIONS: Final = ("part_order_seconds",)
+"""Options of the sink that order the parts of a DataFrame."""
 _NAMED_APART = frozenset(("gateways", "publisher_id"))
 _SET_BY_US = frozenset(("coordinator", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
@@ -283,7 +285,8 @@ class _Request:
     default="auto",
     show_default=True,
     help="What reads and prepares the blocks: this process, or Spark jobs. auto takes Spark for tables, "
-    "Parquet files, --follow, --shards, any option of Spark, and files of --spark-above or more.",
+    "Parquet files, --follow of server: sources, --shards, any option of Spark, and files of --spark-above "
+    "or more. With --follow it stays with the engine that the checkpoint was begun with.",
 )
 @click.option(
     "--spark-above",
@@ -481,9 +484,11 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
 
 def _engine_of(request: _Request) -> str:
     """Choose the engine; raise UsageError if the wanted one cannot do what is asked."""
+    is_followed = request.checkpoint is not None
+    sink_names = [name for name in _SPARK_SINK_OPTIONS if name in request.sink_options]
     reasons = (
-        why_spark(request.source),
-        request.checkpoint is not None and "--follow",
+        why_spark(request.source, is_followed=is_followed),
+        bool(sink_names) and f"--sink-option {sink_names[0]}",
         request.shards > 1 and "--shards",
         request.master is not None and "--master",
         bool(request.settings) and "--conf",
@@ -496,7 +501,10 @@ def _engine_of(request: _Request) -> str:
         return request.engine
     if why is not None or is_submitted(os.environ):
         return "spark"
-    size_bytes = size_of(request.source, request.numbers)
+    begun_with = None if request.checkpoint is None else engine_in(request.checkpoint)
+    if begun_with is not None:
+        return begun_with
+    size_bytes = size_of(request.source, request.numbers, is_followed=is_followed)
     is_large = size_bytes is not None and size_bytes >= request.spark_above_bytes
     return "spark" if is_large and find_spec("pyspark") is not None else "local"
 
@@ -516,15 +524,22 @@ def _say_if_none_takes_blocks(request: _Request, display: Display) -> None:
 
 
 def _run_locally(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
-    chain = open_chain(request.source, request.numbers)
-    _say_if_none_takes_blocks(request, display)
-    with interrupts.graceful() as stop:
+    with ExitStack() as cleanup:
+        checkpoint = chain = None
+        if request.checkpoint is not None:
+            checkpoint = cleanup.enter_context(_checkpoint_of(request, request.checkpoint, "local"))
+        else:
+            chain = open_chain(request.source, request.numbers)
+        _say_if_none_takes_blocks(request, display)
+        stop = cleanup.enter_context(interrupts.graceful())
         return publish_locally(
             request.source,
             request.gateways,
             request.publisher_count,
+            numbers=request.numbers,
             chain=chain,
             key=request.key,
+            checkpoint=checkpoint,
             publisher_prefix=request.publisher_prefix,
             tls=request.tls,
             sink_options=request.sink_options,
@@ -533,15 +548,19 @@ def _run_locally(request: _Request, interrupts: Interrupts, display: Display) ->
         )
 
 
+def _checkpoint_of(request: _Request, folder: Path, engine: Engine) -> FollowCheckpoint:
+    source, first = str(request.source), request.numbers.first
+    group_by = request.source.options.get("group_by") if request.source.is_network else None
+    return FollowCheckpoint(folder, source, first, group_by, engine=engine)
+
+
 def _run_spark(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
     if request.checkpoint is None:
         check_before_spark(request.source, request.numbers)
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:
-            source, first = str(request.source), request.numbers.first
-            group_by = request.source.options.get("group_by") if request.source.is_network else None
-            checkpoint = cleanup.enter_context(FollowCheckpoint(request.checkpoint, source, first, group_by))
+            checkpoint = cleanup.enter_context(_checkpoint_of(request, request.checkpoint, "spark"))
         if is_local(request.master):
             _say_if_none_takes_blocks(request, display)
         display.starting("Starting Spark")

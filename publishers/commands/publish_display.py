@@ -103,11 +103,12 @@ def progress_text(progress: JobProgress) -> str:
 
 
 def _progress_lines(progress: JobProgress) -> list[str]:
+    awaited = [] if progress.awaited is None or progress.is_stopping else [_one_line(progress.awaited)]
     if not progress.publishers:
-        return [_doing(progress)]
+        return [_doing(progress), *awaited]
     figures = _head_and_rate(progress.safe_through, progress.blocks_per_second)
     won = f"won {_winners(progress.publishers)}"
-    return [f"{_doing(progress)}, {figures}", won, *_troubles(progress.publishers)]
+    return [f"{_doing(progress)}, {figures}", won, *awaited, *_troubles(progress.publishers)]
 
 
 def _doing(progress: JobProgress) -> str:

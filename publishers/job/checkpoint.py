@@ -5,9 +5,11 @@
       sluice.lock       locked while a command follows
       publisher-1/      Spark's own checkpoint of one publisher's query
       publisher-2/
+      progress.json     without Spark: the block that all publishers of the command go on with
 
 Spark's checkpoint holds block or entry numbers, but not their source: with another source Spark would go on
-at the same number of another chain. So `sluice.json` names the source.
+at the same number of another chain. So `sluice.json` names the source, and the engine if that is not Spark:
+neither engine reads the progress of the other.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
+from sluice.publishers.blocks.block_files import sync_folder
 from sluice.publishers.errors import CheckpointError
 
-__all__ = ["FollowCheckpoint"]
+__all__ = ["Engine", "FollowCheckpoint", "engine_in"]
+
+Engine = Literal["local", "spark"]
 
 _FACTS: Final = "sluice.json"
 _LOCK: Final = "sluice.lock"
+_PROGRESS: Final = "progress.json"
 _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 
 
@@ -33,13 +39,64 @@ class FollowCheckpoint:
     `first_block` is `--from`, or 0, and `group_by` is `--group-by` of a source that has it.
     """
 
-    def __init__(self, folder: Path, source: str, first_block: int, group_by: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        first_block: int,
+        group_by: str | None = None,
+        *,
+        engine: Engine = "spark",
+    ) -> None:
         self.folder = folder.absolute()
         self._facts: dict[str, str | int] = {"source": source, "from": first_block}
         if group_by is not None:
             self._facts["group-by"] = group_by
+        if engine != "spark":  # checkpoints of earlier versions name none
+            self._facts["engine"] = engine
+        self._noted: int | None = None
         self._lock: int | None = None
         self._made_lock = False
+
+    # --- progress without Spark -----------------------------------------------------------------------------
+
+    def next_block(self) -> int | None:
+        """Return the block to go on with; None: none was found yet. Raises CheckpointError."""
+        path = self.folder / _PROGRESS
+        try:
+            number = json.loads(path.read_text())["next"]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(str(self.folder), f"{_PROGRESS}: {error.strerror}") from error
+        except (ValueError, LookupError, TypeError):
+            number = None
+        if not isinstance(number, int) or number < 0:
+            raise CheckpointError(str(self.folder), f"{_PROGRESS} is damaged; {_REMEDY}")
+        self._noted = number
+        return number
+
+    def note(self, next_block: int) -> None:
+        """Write the block to go on with, if that is news; it survives a loss of power.
+
+        Raises CheckpointError.
+        """
+        if self._noted is not None and next_block <= self._noted:
+            return
+        path = self.folder / _PROGRESS
+        temporary = path.with_suffix(".part")
+        try:
+            with temporary.open("w") as file:
+                file.write(json.dumps({"next": next_block}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise CheckpointError(str(self.folder), f"{_PROGRESS}: {error.strerror}") from error
+        self._noted = next_block
+
+    # --- progress of Spark ----------------------------------------------------------------------------------
 
     def of(self, publisher_id: str) -> str:
         """Return the folder of one publisher's query."""
@@ -78,6 +135,8 @@ class FollowCheckpoint:
             if not offsets.exists():
                 return CheckpointError(str(self.folder), f"{offsets} is missing; {_REMEDY}")
         return None
+
+    # --- whose it is ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         """Lock the folder, and compare or write its source.
@@ -129,17 +188,27 @@ class FollowCheckpoint:
     def _compare(self, facts: object) -> None:
         if facts == self._facts:
             return
-        got = facts if isinstance(facts, dict) else {}
-        for name, expected in self._facts.items():
+        got = {"engine": "spark", **(facts if isinstance(facts, dict) else {})}
+        for name, expected in {"engine": "spark", **self._facts}.items():
             if got.get(name) != expected:
                 there = got.get(name, "unknown")
                 reason = f"it was begun with --{name} {there}, not {expected}"
-                raise CheckpointError(str(self.folder), reason)
+                remedy = f"; {_REMEDY}" if name == "engine" else ""
+                raise CheckpointError(str(self.folder), reason + remedy)
 
     def _release(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def engine_in(folder: Path) -> Engine | None:
+    """Return the engine that a checkpoint was begun with; None: it is new, or cannot be read."""
+    try:
+        facts = json.loads((folder / _FACTS).read_text())
+    except (OSError, ValueError):
+        return None
+    return "local" if isinstance(facts, dict) and facts.get("engine") == "local" else "spark"
 
 
 def _facts_in(path: Path) -> object:

@@ -8,6 +8,7 @@ Source: docs/spark.md, "sluice publish".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,12 +24,22 @@ from sluice.publishers.blocks.block_places import BlockPlace
 from sluice.publishers.blocks.linking import sign_block
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.blocks.stream_grouping import StreamBlocks, plan_blocks, segments_of
-from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.local_follow import (
+    ChainFollower,
+    GrowingChain,
+    GrowingFiles,
+    GrowingNode,
+    GrowingStream,
+)
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from sluice.publishers.spark.chain_sources import (
     check_ends,
+    check_followed,
+    entry_of_block,
     file_options,
     listed_places,
     served_entries,
@@ -37,21 +48,29 @@ from sluice.publishers.spark.chain_sources import (
 )
 from sluice.publishers.spark.folders import BlockFolders, folder_of
 from sluice.publishers.spark.source_names import SourceKind, SourceName
-from sluice.publishers.spark.source_options import NetworkOptions, StreamOptions
+from sluice.publishers.spark.source_options import NetworkOptions, StreamOptions, SubscriptionOptions
 from sluice.publishers.verify.verify_sources import StoredSource
 
-__all__ = ["LocalChain", "open_chain", "prepared", "size_of", "why_spark"]
+__all__ = ["LocalChain", "follow_chain", "open_chain", "prepared", "size_of", "why_spark"]
 
 LOCAL_KINDS: Final[frozenset[SourceKind]] = frozenset(
     ("blockfiles", "blockstream", "datastream", "server", "file")
 )
 """The sources that need no Spark."""
 
+FOLLOWED_KINDS: Final[frozenset[SourceKind]] = frozenset(("blockfiles", "blockstream", "datastream"))
+"""The sources that are followed without Spark. Of a network's stream, Spark's checkpoint keeps what links the
+next block; without it the stream would be read from its beginning at every start.
+"""
+
 _SPARK_OPTIONS: Final = {
-    "blockfiles": frozenset(("decode", "mode")),
-    "datastream": frozenset(("decode", "generation", "from", "to")),
+    "blockfiles": frozenset(("decode", "mode", "partitions", "blocks_per_batch")),
+    "blockstream": frozenset(("partitions", "blocks_per_batch")),
+    "datastream": frozenset(("decode", "generation", "from", "to", "partitions", "entries_per_batch")),
+    "server": frozenset(("partitions", "entries_per_batch")),
+    "file": frozenset(("partitions",)),
 }
-"""Options of sources that change the rows of a DataFrame."""
+"""Options of sources that change the rows, parts and batches of a DataFrame."""
 
 _Entries = Callable[[], Iterator[Entry]]
 
@@ -67,6 +86,8 @@ class LocalChain:
     """None: unknown before the blocks are read."""
     is_checked: bool = False
     """True: the source wants its blocks checked, whatever the sink wants."""
+    follower: ChainFollower | None = None
+    """What reads the blocks of a chain that grows."""
 
 
 def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
@@ -100,41 +121,98 @@ def open_chain(source: SourceName, numbers: NumberRange) -> LocalChain:
     return LocalChain(partial(_made, source, numbers, entries), numbers.first, last)
 
 
-def why_spark(source: SourceName) -> str | None:
+def follow_chain(source: SourceName, numbers: NumberRange, checkpoint: FollowCheckpoint) -> LocalChain:
+    """Return the blocks that are there and those that will come, from where the checkpoint is.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged. Reading raises it if it cannot be written.
+        OptionError: the source cannot be followed here.
+    """
+    what = why_spark(source, is_followed=True)
+    if what is not None:
+        raise OptionError("engine", f"local with {what}", "spark, which alone reads it")
+    check_followed(source)
+    growing, is_checked = _growing(source)
+    following = checkpoint.next_block()
+    first = (numbers.first or None) if following is None else following
+    follower = ChainFollower(growing, first, numbers.end, checkpoint.note)
+    last = None if numbers.end is None else numbers.end - 1
+    return LocalChain(follower.blocks, numbers.first or None, last, is_checked, follower)
+
+
+def _growing(source: SourceName) -> tuple[GrowingChain, bool]:
+    """Return a source that grows, and whether it wants its blocks checked."""
+    if source.kind == "blockfiles":
+        options = file_options(source)
+        return GrowingFiles(options.folders), options.is_checked
+    if source.kind == "blockstream":
+        subscription = SubscriptionOptions.parse({"gateways": source.location, **source.options})
+        return GrowingNode(subscription.connect()), False
+    return GrowingStream(_entry_servers(source), partial(entry_of_block, source)), False
+
+
+def why_spark(source: SourceName, *, is_followed: bool = False) -> str | None:
     """Return what of a source only Spark reads; None: nothing."""
     if source.kind not in LOCAL_KINDS:
         return f"the source {source}"
+    if is_followed and source.kind not in FOLLOWED_KINDS:
+        return f"--follow of the source {source}"
     names = _SPARK_OPTIONS.get(source.kind, frozenset()) & {name.lower() for name in source.options}
     return f"--option {min(names)}" if names else None
 
 
-def size_of(source: SourceName, numbers: NumberRange) -> int | None:
+def size_of(source: SourceName, numbers: NumberRange, *, is_followed: bool = False) -> int | None:
     """Return the bytes of a source's files on this machine; None: it is elsewhere.
 
+    Of a source that is followed, these are the files that are there now, whatever is missing.
     Raises BlockListError or OptionError.
     """
     if source.kind == "blockfiles":
-        if file_options(source).folders.is_remote:
+        folders = file_options(source).folders
+        if folders.is_remote:
             return None
-        _, places = listed_places(source, numbers)
-        return sum(Path(path).stat().st_size for path in {place.path for place in places})
+        if not is_followed:
+            _, places = listed_places(source, numbers)
+            return sum(Path(path).stat().st_size for path in {place.path for place in places})
+        size_bytes = 0
+        for path in {place.path for place in folders.blocks(numbers, is_growing=True)}:
+            with suppress(FileNotFoundError):  # a block node removes files that it has put into a zip
+                size_bytes += Path(path).stat().st_size
+        return size_bytes
     if source.is_server or source.kind not in ("datastream", "file"):
         return None
     return stream_file_in(folder_of(source.location)).stat().st_size
 
 
-def prepared(blocks: Iterator[Block], key: KeyPlace | None, *, is_checked: bool) -> Iterator[Block]:
+def prepared(
+    blocks: Iterator[Block],
+    key: KeyPlace | None,
+    *,
+    is_checked: bool,
+    where: Callable[[], str | None] = lambda: None,
+) -> Iterator[Block]:
     """Yield the blocks as they are sent: signed if there is a key, then checked.
 
-    Raises BadBlock, KeyFileError or PrepareError.
+    Args:
+        where: returns the file of the block that was read last; None: it has none.
+
+    Raises:
+        BadBlock, PrepareError: a block is bad; a BlockFileError if it has a file.
+        KeyFileError: the key cannot be read.
     """
     check = OfferCheck()
     signing_key = None if key is None else key.load()
     for block in blocks:
-        if signing_key is not None:
-            block = Block(block.number, sign_block(block.number, block.items, signing_key))
-        if is_checked:
-            check.check(block)
+        try:
+            if signing_key is not None:
+                block = Block(block.number, sign_block(block.number, block.items, signing_key))
+            if is_checked:
+                check.check(block)
+        except (BadBlock, PrepareError) as error:
+            path = where()
+            if path is None:
+                raise
+            raise BlockFileError(path, f"bad block: {error.reason}") from error
         yield block
 
 
@@ -163,15 +241,18 @@ def _entries_of_file(source: SourceName) -> Iterator[Entry]:
             yield from chain.from_iterable(pages.pages_from(pages.run_from(0)))
 
 
-def _entries_of_server(source: SourceName, wanted: range) -> Iterator[Entry]:
+def _entry_servers(source: SourceName) -> EntryServers:
     options = server_options(source)
-    servers = EntryServers(
+    return EntryServers(
         parse_addresses(source.location, port_min=1),
         options.stream_type,
         options.tls,
         deadline_seconds=options.deadline_seconds,
     )
-    for entry in servers.entries(wanted.start):
+
+
+def _entries_of_server(source: SourceName, wanted: range) -> Iterator[Entry]:
+    for entry in _entry_servers(source).entries(wanted.start):
         yield entry
         if entry.number + 1 >= wanted.stop:
             return

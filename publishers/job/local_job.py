@@ -25,8 +25,9 @@ from sluice.publishers.client.client import PublishClient
 from sluice.publishers.client.feeding import PreparedBlocks, run_with_thread
 from sluice.publishers.client.racing import race
 from sluice.publishers.errors import PublisherError, PublishFailed
+from sluice.publishers.job.checkpoint import FollowCheckpoint
 from sluice.publishers.job.job import GatewayStatus
-from sluice.publishers.job.local_chain import LocalChain, open_chain, prepared
+from sluice.publishers.job.local_chain import LocalChain, follow_chain, open_chain, prepared
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.report import (
     AcknowledgementRate,
@@ -46,6 +47,9 @@ from sluice.publishers.spark.source_names import SourceName
 __all__ = ["publish_locally"]
 
 _SOURCE_ERRORS: Final = (PublisherError, GatewayError, DatastreamError, OSError)
+CHECKPOINT_SECONDS: Final = 1.0
+"""Time between two notes of the progress of --follow; what a crash repeats is passed over."""
+_ACKNOWLEDGED_POLL_SECONDS: Final = 0.02
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 
 
@@ -57,6 +61,7 @@ def publish_locally(
     numbers: NumberRange | None = None,
     chain: LocalChain | None = None,
     key: KeyPlace | None = None,
+    checkpoint: FollowCheckpoint | None = None,
     publisher_prefix: str = "publisher",
     tls: ClientTls | None = None,
     sink_options: dict[str, str] | None = None,
@@ -70,8 +75,12 @@ def publish_locally(
 
     Raises:
         PublisherError: the source cannot be read or is no chain, or an option is wrong; nothing was sent.
+        CheckpointError: the checkpoint cannot be written; the publishers were ended.
     """
-    chain = chain or open_chain(source, numbers or NumberRange())
+    numbers = numbers or NumberRange()
+    if checkpoint is not None:
+        chain = follow_chain(source, numbers, checkpoint)
+    chain = chain or open_chain(source, numbers)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
     texts = {**current_names(sink_options or {}, FORMER_NAMES), **tls_gateway_options(tls)}
     if source.is_network:
@@ -84,10 +93,11 @@ def publish_locally(
         for at in range(publishers)
     ]
     with GatewayStatus(rotated(prioritized, 0), tls) as status:
-        running = _Race(chain, options, key)
+        following = checkpoint.next_block() if checkpoint is not None else None
+        running = _Race(chain, options, key, following)
         running.start()
         try:
-            _watch(running, status, on_progress, stop)
+            _watch(running, status, on_progress, stop, checkpoint)
         except BaseException:
             running.abandon()
             raise
@@ -99,13 +109,20 @@ def _watch(
     status: GatewayStatus,
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
+    checkpoint: FollowCheckpoint | None,
 ) -> None:
+    noted_at = time.monotonic()
     while running.is_alive():
         if stop is not None and stop.is_set():
             running.stop()
         if on_progress is not None:
             on_progress(running.progress(*status.ask()))
+        if checkpoint is not None and time.monotonic() >= noted_at + CHECKPOINT_SECONDS:
+            running.note(checkpoint)
+            noted_at = time.monotonic()
         running.join(limits.STATUS_POLL_SECONDS)
+    if checkpoint is not None:
+        running.note(checkpoint)
     if on_progress is not None:
         on_progress(running.progress(*status.ask()))
 
@@ -113,13 +130,24 @@ def _watch(
 class _Race(threading.Thread):
     """The publishers, in a thread with an event loop."""
 
-    def __init__(self, chain: LocalChain, options: Sequence[SinkOptions], key: KeyPlace | None) -> None:
+    def __init__(
+        self,
+        chain: LocalChain,
+        options: Sequence[SinkOptions],
+        key: KeyPlace | None,
+        following: int | None = None,
+    ) -> None:
+        """Prepare to publish; earlier runs have published all before `following`."""
         super().__init__(name="publishers", daemon=True)
         self._chain = chain
         self._options = options
         self._key = key
         self._clients: list[PublishClient] = []
-        self._reports: list[PublishReport] = []
+        self._earlier: list[PublishReport] = []
+        if following:
+            names = [racer.publisher_id for one in options for racer in one.racers(one.publisher_id)]
+            self._earlier = [PublishReport(name, safe_through=following - 1) for name in names]
+        self._reports: list[PublishReport] = list(self._earlier)
         """Made in the event loop, where they change."""
         self._rate = AcknowledgementRate()
         self._started_at = time.monotonic()
@@ -145,14 +173,24 @@ class _Race(threading.Thread):
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         first = self._options[0]
         is_checked = first.is_checked or self._chain.is_checked
-        blocks = prepared(self._chain.blocks(), self._key, is_checked=is_checked)
+        follower = self._chain.follower
+        blocks = prepared(
+            self._chain.blocks(),
+            self._key,
+            is_checked=is_checked,
+            where=lambda: follower.where if follower is not None else None,
+        )
         ahead = PreparedBlocks(blocks, first.prepared_bytes)
         ahead.start()
 
         async def read() -> AsyncIterator[Block]:
-            async for block in ahead:
-                self._read_count += 1
-                yield block
+            try:
+                async for block in ahead:
+                    self._read_count += 1
+                    yield block
+            except _SOURCE_ERRORS:
+                await self._await_acknowledgements()
+                raise
             self._is_read = True
 
         noting = asyncio.create_task(self._note())
@@ -168,13 +206,45 @@ class _Race(threading.Thread):
             )
         finally:
             noting.cancel()
-            self._reports = [client.report() for client in self._clients]
+            self._take_reports()
             ahead.stop()
+            if follower is not None:
+                follower.stop()
 
     async def _note(self) -> None:
         while True:
-            self._reports = [client.report() for client in self._clients]
+            self._take_reports()
             await asyncio.sleep(limits.STATUS_POLL_SECONDS)
+
+    def _take_reports(self) -> None:
+        self._reports = [*self._earlier, *(client.report() for client in self._clients)]
+
+    async def _await_acknowledgements(self) -> None:
+        """Let the publishers finish the blocks before a fault of the source, as long as they make progress.
+
+        Otherwise a bad block would keep those before it from being stored, at every start again.
+        """
+        stored, give_up_at = -1, 0.0
+        while True:
+            reports = [client.report() for client in self._clients]
+            reports = [report for report in reports if report.failure is None]
+            if all(one.blocks == self._read_count and not one.unacknowledged for one in reports):
+                return
+            count = sum(report.acknowledged + report.duplicate for report in reports)
+            if count > stored:
+                stored, give_up_at = count, time.monotonic() + limits.STOP_TIMEOUT_SECONDS
+            if time.monotonic() > give_up_at:
+                return
+            await asyncio.sleep(_ACKNOWLEDGED_POLL_SECONDS)
+
+    def note(self, checkpoint: FollowCheckpoint) -> None:
+        """Note the block before which every publisher knows all blocks to be stored, but for those that gave
+        up. Raises CheckpointError.
+        """
+        known = [safe_through_of([row]) for row in self._rows() if row.failure is None]
+        through = min((-1 if safe is None else safe for safe in known), default=-1)
+        if through >= 0:
+            checkpoint.note(through + 1)
 
     def stop(self) -> None:
         """Let each publisher finish the block in flight; call it again and again."""
@@ -211,7 +281,12 @@ class _Race(threading.Thread):
             blocks_per_second=self._blocks_per_second(rows),
             publishers=rows,
             is_stopping=self._give_up_at is not None,
+            awaited=self._awaited(),
         )
+
+    def _awaited(self) -> str | None:
+        follower = self._chain.follower
+        return None if follower is None or follower.awaited is None else str(follower.awaited)
 
     def report(self) -> JobReport:
         """Return the report of a race that is over; raise an error that is no publisher's."""

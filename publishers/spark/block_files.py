@@ -19,10 +19,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.items import ItemKind, kind_of
 from sluice.publishers.blocks.block_check import OfferCheck
-from sluice.publishers.blocks.block_places import BlockFileReader, BlockPlace, FileStore, check_no_gaps
+from sluice.publishers.blocks.block_places import (
+    FILE_LOOK_SECONDS,
+    FILE_WRITE_SECONDS_MAX,
+    BlockFileReader,
+    BlockPlace,
+    FileStore,
+    check_no_gaps,
+    read_if_whole,
+)
 from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
 from sluice.publishers.limits import (
@@ -52,10 +58,6 @@ __all__ = [
     "FileRange",
 ]
 
-FILE_WRITE_SECONDS_MAX: Final = 300.0
-"""Longest wait of a stream for a file that is being written."""
-FILE_LOOK_SECONDS: Final = 0.2
-"""Time between two looks at it."""
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _ALL: Final = NumberRange()
@@ -243,9 +245,8 @@ def _rows(
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
-        with suppress(BlockFileError, ItemError):
-            # A file cut off between two items can be read; a whole one ends with a proof.
-            if kind_of(reader.read(place).items[-1]) == ItemKind.BLOCK_PROOF:
+        with suppress(BlockFileError):  # the caller reads it again, and says what is wrong
+            if read_if_whole(store, reader, place) is not None:
                 return
         time.sleep(FILE_LOOK_SECONDS)
 

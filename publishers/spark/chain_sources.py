@@ -46,6 +46,7 @@ __all__ = [
     "check_followed",
     "check_options",
     "checked_where_read",
+    "entry_of_block",
     "file_options",
     "listed_places",
     "served_entries",
@@ -180,8 +181,7 @@ def _followed(spark: SparkSession, source: SourceName, numbers: NumberRange, sha
         return ChainFrame(_within(frame, numbers), numbers.first, last, True)
     options = {"server": source.location, "decode": "blocks", **options}
     if numbers.first and "from" not in source.options:
-        what = f"block {numbers.first} of {source}"
-        options["from"] = str(_asked(source, what, lambda client: _entry_of(client, numbers.first)) or 0)
+        options["from"] = str(entry_of_block(source, numbers.first) or 0)
     frame = spark.readStream.format("datastream").options(**options).load()
     return ChainFrame(_within(frame, numbers), numbers.first or None, last, True)
 
@@ -369,6 +369,14 @@ def served_entries(source: SourceName, numbers: NumberRange) -> range:
     if reason is not None:
         raise BlockListError(str(source), reason)
     return entries
+
+
+def entry_of_block(source: SourceName, number: int) -> int | None:
+    """Ask a data streamer for the entry that a block begins with; None: it does not have the block.
+
+    Raises OptionError or SourceUnreachable.
+    """
+    return _asked(source, f"block {number} of {source}", lambda client: _entry_of(client, number))
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:

@@ -64,13 +64,19 @@ class BlockFolders:
         """True if pyarrow.fs reads them."""
         return _is_remote(self._paths[0])
 
-    def blocks(self, numbers: NumberRange = _ALL, *, is_growing: bool = False) -> list[BlockPlace]:
-        """Find the blocks, in order of number; see `find_blocks`."""
-        if not self.is_remote:
-            sources = [str(folder_of(path)) for path in self._paths]
-            return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
-        sources = [_remote(path).root() for path in self._paths]
-        return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
+    def roots(self) -> list[str]:
+        """Return the folders, files, archives and globs as the store names them."""
+        if self.is_remote:
+            return [_remote(path).root() for path in self._paths]
+        return [str(folder_of(path)) for path in self._paths]
+
+    def blocks(
+        self, numbers: NumberRange = _ALL, *, is_growing: bool = False, store: FileStore | None = None
+    ) -> list[BlockPlace]:
+        """Find the blocks, in order of number, by another store than `store()` if one is given; see
+        `find_blocks`.
+        """
+        return find_blocks(store or self.store(), self.roots(), numbers, is_growing=is_growing)
 
     def store(self) -> FileStore:
         """Return the store of the files."""

@@ -314,15 +314,49 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--master", "local[1]"), True),
         (("--conf", "spark.a=b"), True),
         (("--option", "mode=permissive"), True),
-        (("--option", "partitions=3"), False),
+        (("--option", "partitions=3"), True),
+        (("--sink-option", "part_order_seconds=9"), True),
+        (("--follow", "--checkpoint", "state"), False),
+        (("--follow", "--checkpoint", "state", "--spark-above", "0"), True),
+        (("--follow", "--checkpoint", "state", "--shards", "2"), True),
     ],
 )
 def test_auto_takes_spark_where_it_is_worth_its_start(
-    chain: Path, calls: dict[str, Any], words: tuple[str, ...], is_spark: bool
+    chain: Path,
+    calls: dict[str, Any],
+    words: tuple[str, ...],
+    is_spark: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(chain.parent)
     assert run("--source", chain, "--gateway", "a:1", *words).return_value == 0
     assert ("build_session" in calls) is is_spark
     assert "publish" in calls
+
+
+def test_the_local_engine_does_not_follow_a_networks_stream(calls: dict[str, Any], tmp_path: Path) -> None:
+    result = run(*NETWORK, "--engine", "local", "--follow", "--checkpoint", tmp_path / "state")
+    what = "--follow of the source server:b:1"
+    assert str(result.exception) == f"--engine local does not take {what}: that is done by Spark"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(("engine", "other"), [("local", "spark"), ("spark", "local")])
+def test_auto_stays_with_the_engine_of_the_checkpoint(
+    chain: Path, tmp_path: Path, calls: dict[str, Any], engine: str, other: str
+) -> None:
+    state = tmp_path / "state"
+    words = ("--source", chain, "--gateway", "a:1", "--follow", "--checkpoint", state)
+    assert run(*words, "--engine", engine).exception is None
+    calls.pop("build_session", None)
+    # By size it would be the other one.
+    above = "0" if engine == "local" else "1GiB"
+    assert run(*words, "--spark-above", above).exception is None
+    assert ("build_session" in calls) is (engine == "spark")
+    result = run(*words, "--engine", other)
+    assert isinstance(result.exception, CheckpointError)
+    said = f"it was begun with --engine {engine}, not {other}; begin with a new folder: "
+    assert result.exception.reason.startswith(said)
 
 
 def test_without_pyspark_large_files_are_published_here(
@@ -337,9 +371,14 @@ def test_without_pyspark_large_files_are_published_here(
     ("words", "what"),
     [
         (("--shards", "2"), "--shards"),
-        (("--follow", "--checkpoint", "state"), "--follow"),
         (("--spark-log", "log"), "--spark-log"),
         (("--option", "decode=blocks"), "--option decode"),
+        (("--option", "partitions=2"), "--option partitions"),
+        (("--sink-option", "Part_Order_Seconds=2"), "--sink-option part_order_seconds"),
+        (
+            ("--follow", "--checkpoint", "state", "--option", "blocks_per_batch=2"),
+            "--option blocks_per_batch",
+        ),
     ],
 )
 def test_the_local_engine_names_what_spark_does(

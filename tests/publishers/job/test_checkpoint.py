@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.publishers.errors import CheckpointError
-from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.checkpoint import FollowCheckpoint, engine_in
 
 SOURCE = "blockstream:a:40840"
 
@@ -147,3 +147,38 @@ def test_what_is_damaged_of_a_query_is_named_with_the_remedy(
     assert str(found) == (
         "None" if expected is None else f"checkpoint {tmp_path}: {folder}/{expected}; {remedy}"
     )
+
+
+# --- progress without Spark ---------------------------------------------------------------------------------
+
+
+def test_progress_is_noted_forwards_only_and_found_again(tmp_path: Path) -> None:
+    with FollowCheckpoint(tmp_path, SOURCE, 0, engine="local") as checkpoint:
+        assert checkpoint.next_block() is None
+        for number in (0, 7, 5, 7):
+            checkpoint.note(number)
+    with FollowCheckpoint(tmp_path, SOURCE, 0, engine="local") as checkpoint:
+        assert checkpoint.next_block() == 7
+        checkpoint.note(6)
+        assert checkpoint.next_block() == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["progress.json", "sluice.json", "sluice.lock"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"next": -1}', '{"next": "3"}'])
+def test_damaged_progress_is_refused(tmp_path: Path, text: str) -> None:
+    with FollowCheckpoint(tmp_path, SOURCE, 0, engine="local") as checkpoint:
+        (tmp_path / "progress.json").write_text(text)
+        with pytest.raises(CheckpointError) as caught:
+            checkpoint.next_block()
+    remedy = "begin with a new folder: what is stored is passed over"
+    assert caught.value.reason == f"progress.json is damaged; {remedy}"
+
+
+def test_the_engine_is_known_before_it_is_begun(tmp_path: Path) -> None:
+    assert engine_in(tmp_path) is None
+    with FollowCheckpoint(tmp_path / "a", SOURCE, 0, engine="local"):
+        assert engine_in(tmp_path / "a") == "local"
+    with FollowCheckpoint(tmp_path / "b", SOURCE, 0):
+        assert engine_in(tmp_path / "b") == "spark"
+    (tmp_path / "b" / "sluice.json").write_text("{")
+    assert engine_in(tmp_path / "b") is None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -25,11 +28,14 @@ from sluice.publishers.blocks.linking import sign_block
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.blocks.stream_grouping import Grouping, StreamBlocks
-from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.errors import BlockListError, CheckpointError, OptionError
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.job import GatewayStatus
 from sluice.publishers.job.local_chain import LocalChain, open_chain, size_of, why_spark
 from sluice.publishers.job.local_job import publish_locally
 from sluice.publishers.number_range import NumberRange
-from sluice.publishers.report import JobProgress
+from sluice.publishers.report import JobProgress, JobReport
 from sluice.publishers.sources.stream_runs import PagesReader
 from sluice.publishers.spark.source_names import SourceName, parse_source
 from tests.certificates import Authority
@@ -216,7 +222,7 @@ def test_a_bad_block_stops_all_with_the_blocks_before_it_stored(tmp_path: Path) 
         assert all(block in blocks[:2] for block in node.received)
     assert [failure.publisher_id for failure in report.failures] == ["publisher-1", "publisher-2"]
     assert all(failure.reason.startswith("block 2 ") for failure in report.failures)
-    assert not report.is_complete
+    assert (report.is_complete, report.safe_through) == (False, 1)
 
 
 def test_a_chain_with_a_gap_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -336,6 +342,203 @@ def test_a_pace_holds_each_publisher_and_winners_change(tmp_path: Path) -> None:
     assert sum(row.won > 0 for row in report.publishers) > 1
 
 
+# --- following ----------------------------------------------------------------------------------------------
+
+
+class Following:
+    """A folder that grows, and the runs of a command that follows it."""
+
+    def __init__(self, folder: Path, source: str | None = None) -> None:
+        self.chain = folder / "growing"
+        self.chain.mkdir()
+        self.state = folder / "state"
+        self.source = parse_source(source or f"blockfiles:{self.chain}")
+        self.stop = threading.Event()
+        self.seen: list[JobProgress] = []
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            write_block_file(self.chain / f"{number}.blk", BLOCKS[number])
+
+    def run(
+        self,
+        gateways: Sequence[str],
+        publishers: int = 1,
+        *,
+        numbers: NumberRange | None = None,
+        on_progress: Callable[[JobProgress], None] = lambda progress: None,
+        **named: Any,
+    ) -> JobReport:
+        def show(progress: JobProgress) -> None:
+            self.seen.append(progress)
+            on_progress(progress)
+
+        with FollowCheckpoint(self.state, str(self.source), 0, engine="local") as checkpoint:
+            return publish_locally(
+                self.source,
+                gateways,
+                publishers,
+                numbers=numbers,
+                checkpoint=checkpoint,
+                on_progress=show,
+                stop=self.stop,
+                **named,
+            )
+
+
+def test_three_that_follow_a_growing_folder_go_on_from_their_checkpoint(tmp_path: Path) -> None:
+    """Blocks come in disorder, a gap is said; then the same command again, up to the last block."""
+    follow = Following(tmp_path)
+    coming = [(0,), (2,), (3, 4), (1,), (6,)]
+
+    def feed(progress: JobProgress) -> None:
+        if coming and (progress.awaited is not None or progress.safe_through == 4):
+            follow.put(*coming.pop(0))
+        elif not coming and progress.safe_through == 4:
+            follow.stop.set()
+
+    with node_thread(tmp_path / "node") as node:
+        gateways = [str(node.grpc_address)]
+        first = follow.run(gateways, 3, on_progress=feed)
+        assert (first.is_interrupted, first.is_complete, first.failures) == (True, False, ())
+        assert (first.first_block, first.safe_through, node.store.last_number) == (0, 4, 4)
+        said = [progress.awaited or "" for progress in follow.seen]
+        assert any(text.startswith("waiting for the first block since ") for text in said)
+        missing = f": block 1 is missing (before {follow.chain}/2.blk)"
+        assert any(text.startswith("waiting for block 1 since ") and text.endswith(missing) for text in said)
+        follow.stop.clear()
+        follow.put(5, 7, 8, 9)
+        (follow.chain / "0.blk").unlink()  # it needs no more what is stored
+        second = follow.run(gateways, 3, numbers=NumberRange(end=9))
+        assert (second.is_complete, second.failures) == (True, ())
+        assert (second.first_block, second.last_block, node.store.last_number) == (5, 8, 8)
+        assert [row.blocks for row in second.publishers] == [4, 4, 4]
+        third = follow.run(gateways, 3, numbers=NumberRange(end=9))
+        assert (third.is_complete, third.safe_through) == (True, 8)
+        assert [row.blocks for row in third.publishers] == [0, 0, 0]
+
+
+def test_a_run_whose_checkpoint_lags_sends_nothing_twice(tmp_path: Path) -> None:
+    """As after a kill, which may come before the progress is noted."""
+    follow = Following(tmp_path)
+    follow.put(*range(6))
+    with node_thread(tmp_path / "node") as node:
+        gateways = [str(node.grpc_address)]
+        assert follow.run(gateways, numbers=NumberRange(end=6)).is_complete
+        (follow.state / "progress.json").write_text('{"next": 2}\n')
+        follow.put(6)
+        report = follow.run(gateways, numbers=NumberRange(end=7))
+        assert node.store.last_number == 6
+    (row,) = report.publishers
+    assert (report.is_complete, row.blocks, row.acknowledged + row.duplicate, row.won) == (True, 5, 5, 1)
+
+
+def test_the_beginning_of_a_chain_is_noted_before_its_first_block_is_sent(tmp_path: Path) -> None:
+    follow = Following(tmp_path)
+    follow.put(5)
+
+    def stop(progress: JobProgress) -> None:
+        if (follow.state / "progress.json").exists():
+            follow.stop.set()
+
+    assert follow.run(["127.0.0.1:1"], on_progress=stop).is_interrupted
+    assert (follow.state / "progress.json").read_text() == '{"next": 5}\n'
+    follow.stop.clear()
+    follow.put(3, 4)  # they come too late
+    with node_thread(tmp_path / "node", first_block=5) as node:
+        report = follow.run([str(node.grpc_address)], numbers=NumberRange(end=6))
+    assert (report.is_complete, report.first_block) == (True, 5)
+
+
+def test_a_file_that_is_wrong_is_named_and_the_blocks_before_it_are_stored(tmp_path: Path) -> None:
+    follow = Following(tmp_path)
+    follow.put(0, 1)
+    bad = Block(2, (*BLOCKS[2].items[:1], *BLOCKS[2].items[2:-2], *BLOCKS[2].items[-1:]))  # no footer
+    write_block_file(follow.chain / "2.blk", bad)
+    with node_thread(tmp_path / "node") as node:
+        report = follow.run([str(node.grpc_address)], 2)
+        assert node.store.last_number == 1
+    assert len(report.failures) == 2
+    for failure in report.failures:
+        assert failure.reason.startswith(f"{follow.chain}/2.blk: bad block: ")
+    assert (report.is_complete, report.is_interrupted, report.safe_through) == (False, False, 1)
+
+
+def test_a_folder_that_vanishes_ends_it_with_its_name(tmp_path: Path) -> None:
+    follow = Following(tmp_path)
+    follow.put(0)
+
+    def move(progress: JobProgress) -> None:
+        if progress.safe_through == 0 and follow.chain.exists():
+            follow.chain.rename(tmp_path / "elsewhere")
+
+    with node_thread(tmp_path / "node") as node:
+        report = follow.run([str(node.grpc_address)], on_progress=move)
+    assert [failure.reason for failure in report.failures] == [f"{follow.chain}: No such file or directory"]
+
+
+@pytest.mark.parametrize("kind", ["blockstream", "datastream"])
+def test_a_node_is_followed_over_grpc_and_tcp(tmp_path: Path, kind: str) -> None:
+    store(tmp_path / "held", BLOCKS[:4])
+    with node_thread(tmp_path / "held") as held, node_thread(tmp_path / "node") as node:
+        address = held.grpc_address if kind == "blockstream" else held.tcp_address
+        follow = Following(tmp_path, f"{kind}:{address}")
+
+        def publish_to_held(folder: str, blocks: list[Block]) -> None:
+            (tmp_path / folder).mkdir()
+            assert publish_locally(files_of(tmp_path / folder, blocks), [str(held.grpc_address)]).is_complete
+
+        def feed(progress: JobProgress) -> None:
+            if progress.awaited is not None and held.store.last_number == progress.safe_through == 3:
+                publish_to_held("more", BLOCKS[4:6])
+            elif progress.safe_through == 5:
+                follow.stop.set()
+
+        gateways = [str(node.grpc_address)]
+        assert follow.run(gateways, 2, on_progress=feed).is_interrupted
+        follow.stop.clear()
+        publish_to_held("last", BLOCKS[6:7])
+        report = follow.run(gateways, numbers=NumberRange(end=7))
+        assert (report.is_complete, report.first_block, report.safe_through, node.store.last_number) == (
+            True,
+            6,
+            6,
+            6,
+        )
+        for block in BLOCKS[:7]:
+            found = node.store.read_block(block.number)
+            assert found is not None
+            assert found.items == block.items
+
+
+def test_blocks_that_are_followed_are_signed(tmp_path: Path, key: KeyPlace) -> None:
+    follow = Following(tmp_path)
+    for block in BLOCKS[:3]:
+        write_block_file(follow.chain / f"{block.number}.blk", Block(block.number, block.items[:-1]))
+        then = time.time() - 60  # a fresh file without a proof may be half of one
+        os.utime(follow.chain / f"{block.number}.blk", (then, then))
+    with node_thread(tmp_path / "node") as node:
+        report = follow.run([str(node.grpc_address)], numbers=NumberRange(end=3), key=key)
+        assert (report.is_complete, node.store.last_number) == (True, 2)
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_it(tmp_path: Path) -> None:
+    follow = Following(tmp_path)
+    follow.put(0)
+
+    def damage(progress: JobProgress) -> None:
+        path = follow.state / "progress.part"
+        if progress.awaited is not None and not path.exists():
+            path.mkdir()
+            follow.put(1)
+
+    with (
+        node_thread(tmp_path / "node") as node,
+        pytest.raises(CheckpointError, match=r"progress\.json: Is a directory"),
+    ):
+        follow.run([str(node.grpc_address)], on_progress=damage)
+
+
 def test_what_only_spark_reads_is_refused_by_name(tmp_path: Path) -> None:
     table = parse_source("table:blocks")
     assert why_spark(table) == "the source table:blocks"
@@ -343,7 +546,10 @@ def test_what_only_spark_reads_is_refused_by_name(tmp_path: Path) -> None:
         open_chain(table, NumberRange())
     (tmp_path / "0.blk").touch()
     assert why_spark(parse_source(str(tmp_path), {"Mode": "permissive"})) == "--option mode"
-    assert why_spark(parse_source(str(tmp_path), {"partitions": "3"})) is None
+    assert why_spark(parse_source(str(tmp_path), {"partitions": "3"})) == "--option partitions"
+    server = parse_source("server:a:1")
+    assert why_spark(server) is None
+    assert why_spark(server, is_followed=True) == "--follow of the source server:a:1"
 
 
 def test_the_size_of_files_is_known_before_they_are_read(chain: SourceName, tmp_path: Path) -> None:
@@ -351,13 +557,16 @@ def test_the_size_of_files_is_known_before_they_are_read(chain: SourceName, tmp_
     assert size_of(chain, NumberRange()) == sum(sizes)
     assert size_of(chain, NumberRange(3, 4)) == (tmp_path / "chain" / "3.blk").stat().st_size
     assert size_of(parse_source("blockstream:a:1"), NumberRange()) is None
+    (tmp_path / "chain" / "5.blk").unlink()
+    left = [path.stat().st_size for path in (tmp_path / "chain").iterdir()]
+    assert size_of(chain, NumberRange(), is_followed=True) == sum(left)
 
 
 PROGRAM = """
 import sys
 sys.modules["pyspark"] = sys.modules["pyarrow"] = sys.modules["pandas"] = sys.modules["py4j"] = None
 from sluice.gateway.commands.start import main
-sys.argv = ["sluice", "publish", "--source", sys.argv[1], "--gateway", sys.argv[2]]
+sys.argv = ["sluice", "publish", "--source", sys.argv[1], "--gateway", sys.argv[2], *sys.argv[3:]]
 sys.exit(main())
 """
 """`sluice publish` where the extra `spark` is not installed."""
@@ -392,6 +601,45 @@ def test_without_spark_it_publishes(chain: SourceName, tmp_path: Path) -> None:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert (ended.returncode, node.store.last_number) == (0, 11), ended.stderr
     assert ended.stdout.startswith("blocks 0 to 11: stored, ")
+
+
+def test_without_spark_it_follows_over_a_kill_and_an_interrupt(tmp_path: Path) -> None:
+    """From one process into a node in another."""
+    follow = Following(tmp_path)
+    follow.put(*range(4))
+    with NodeProcess(tmp_path / "node", tmp_path / "log", ("--verify", "hash")) as node:
+        words = [sys.executable, "-c", PROGRAM, str(follow.source), node.grpc]
+        words += ["--follow", "--checkpoint", str(follow.state), "--publishers", "2"]
+
+        def begun(last_block: int) -> subprocess.Popen[str]:
+            """Start the command; return when the node has a block."""
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 60
+            with GatewayStatus([node.grpc]) as status:
+                while (last := status.ask()[0]) is None or last < last_block:
+                    assert process.poll() is None, process.communicate()
+                    assert time.monotonic() < deadline, last
+                    time.sleep(0.02)
+            return process
+
+        killed = begun(3)
+        killed.kill()
+        killed.communicate(timeout=60)
+        follow.put(*range(4, 8))
+        interrupted = begun(7)
+        second = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 1
+        assert second.stderr == f"sluice: checkpoint {follow.state}: another `sluice publish` is using it\n"
+        interrupted.send_signal(signal.SIGINT)
+        printed, said = interrupted.communicate(timeout=60)
+        assert interrupted.returncode == 130, said
+        assert "interrupted, safe_through 7, " in printed
+        go_on = f"--follow --checkpoint {shlex.quote(str(follow.state))} --publishers 2"
+        assert said.splitlines()[-1].endswith(go_on)
+        follow.put(*range(8, 12))
+        done = subprocess.run([*words, "--to", "11"], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("blocks 8 to 11: stored, safe_through 11, ")
 
 
 def test_the_second_interrupt_ends_it_at_once(unanswered: subprocess.Popen[str]) -> None:

@@ -25,6 +25,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_archives import Archive
 from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import FILE_LOOK_SECONDS, FILE_WRITE_SECONDS_MAX
 from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
@@ -32,8 +33,6 @@ from sluice.publishers.limits import ARROW_BATCH_ROWS, PARTITIONS_MAX
 from sluice.publishers.spark import block_files as block_files_module
 from sluice.publishers.spark.batches import root_row
 from sluice.publishers.spark.block_files import (
-    FILE_LOOK_SECONDS,
-    FILE_WRITE_SECONDS_MAX,
     BlockFilesDataSource,
     BlockFilesReader,
     BlockFilesStreamReader,
