@@ -47,6 +47,8 @@ async def paced(
         opened_at: when the race began, in seconds since 1970. From there all racing publishers get
             PACE_LEAD_SECONDS to connect; then they have the same beats, though they began a moment apart.
             None: times count from the first block that is asked for.
+
+    Beats that pass while there is no block are lost: a source that has waited sends no burst.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time(), 0
@@ -54,7 +56,15 @@ async def paced(
         # The clocks of two machines may differ.
         ago = min(max(time.time() - opened_at, 0.0), PACE_LEAD_SECONDS)
         started += PACE_LEAD_SECONDS - ago
-    async for block in blocks:
+    source = aiter(blocks)
+    while True:
+        asked_at = loop.time()
+        try:
+            block = await anext(source)
+        except StopAsyncIteration:
+            return
+        came_at = loop.time()
+        started += max(0.0, min(came_at - asked_at, came_at - (started + count / per_second)))
         due = started + (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, due - loop.time()))
         count += 1

@@ -40,7 +40,7 @@ from sluice.publishers.errors import BlockFileError, SourceUnreachable
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import BlockGateways
 from sluice.publishers.sources.entry_server import EntryServers
-from sluice.publishers.sources.failover import RETRY_SECONDS
+from sluice.publishers.sources.failover import RETRY_SECONDS, warn
 from sluice.publishers.spark.folders import BlockFolders
 
 __all__ = ["Awaited", "ChainFollower", "GrowingChain", "GrowingFiles", "GrowingNode", "GrowingStream"]
@@ -324,6 +324,24 @@ def _path_after(store: FileStore, place: BlockPlace) -> str | None:
 # --- nodes and their streams --------------------------------------------------------------------------------
 
 
+class _Troubles:
+    """Logs the troubles of servers that are asked again and again: each once, until a look has none."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._now: set[str] = set()
+
+    def begin(self) -> Callable[[str], None]:
+        """Begin a look; return what takes its troubles."""
+        self._said, self._now = self._now, set()
+        return self._take
+
+    def _take(self, trouble: str) -> None:
+        if trouble not in self._said | self._now:
+            warn(trouble)
+        self._now.add(trouble)
+
+
 class GrowingNode:
     """The blocks that a node commits, over gRPC."""
 
@@ -332,11 +350,12 @@ class GrowingNode:
         self.why: str | None = None
         self.where: str | None = None
         self._gateways = gateways
+        self._troubles = _Troubles()
 
     def read(self, number: int | None, end: int | None) -> Iterator[Block]:
         """See `GrowingChain`; it waits for a node that does not answer. Raises SourceRefused."""
         try:
-            held = self._gateways.held_surely()
+            held = self._gateways.held_surely(on_trouble=self._troubles.begin())
             self.why = None
             first = held.first if number is None else number
             if first is None or held.last is None:
@@ -363,11 +382,12 @@ class GrowingStream:
         self._entry_of = entry_of
         self._decoder = BlockDecoder()
         self._next_entry: int | None = None
+        self._troubles = _Troubles()
 
     def read(self, number: int | None, end: int | None) -> Iterator[Block]:
         """See `GrowingChain`; it waits for a server that does not answer. Raises LayoutError."""
         try:
-            total = self._servers.header_surely().total_entries
+            total = self._servers.header_surely(self._troubles.begin()).total_entries
             self.why = None
             if self._next_entry is None:
                 self._next_entry = 0 if number is None else self._entry_of(number)

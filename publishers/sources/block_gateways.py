@@ -24,7 +24,7 @@ from sluice.gateway.transport.failures import why_failed, why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
 from sluice.publishers import limits
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
-from sluice.publishers.sources.failover import RETRY_SECONDS, first_answer, read_on
+from sluice.publishers.sources.failover import RETRY_SECONDS, first_answer, read_on, warn
 
 __all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options"]
 
@@ -97,9 +97,11 @@ class BlockGateways:
         except SourceUnreachable:
             return None
 
-    def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
+    def held_surely(
+        self, wanted: str = "what the gateways hold", on_trouble: Callable[[str], None] = warn
+    ) -> HeldRange:
         """Ask each gateway once; return what the first that answers holds, or raise SourceUnreachable."""
-        return first_answer(self._gateways, self._ask, _FAULTS, wanted)
+        return first_answer(self._gateways, self._ask, _FAULTS, wanted, on_trouble)
 
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
         """Ask the gateways until one answers; raise SourceUnreachable at the deadline."""

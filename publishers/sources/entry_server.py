@@ -16,7 +16,7 @@ from sluice.datastream.layout import Entry, StreamHeader
 from sluice.gateway.addresses import Address
 from sluice.gateway.transport.channels import ClientTls, connecting_context
 from sluice.publishers.errors import SourceUnreachable
-from sluice.publishers.sources.failover import first_answer, read_on
+from sluice.publishers.sources.failover import first_answer, read_on, warn
 
 __all__ = ["EntryServers", "connect_to_stream"]
 
@@ -68,9 +68,9 @@ class EntryServers:
         except SourceUnreachable:
             return None
 
-    def header_surely(self) -> StreamHeader:
+    def header_surely(self, on_trouble: Callable[[str], None] = warn) -> StreamHeader:
         """Ask each server once; return the first header, or raise SourceUnreachable."""
-        return first_answer(self._servers, self._header_of, _FAULTS, "how many entries there are")
+        return first_answer(self._servers, self._header_of, _FAULTS, "how many entries there are", on_trouble)
 
     def entries(self, first_number: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Entry]:
         """Yield the entries from a number on, then live ones; raise SourceUnreachable at the deadline."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from sluice.publishers.errors import SourceUnreachable
 
-__all__ = ["RETRY_SECONDS", "first_answer", "read_on"]
+__all__ = ["RETRY_SECONDS", "first_answer", "read_on", "warn"]
 
 RETRY_SECONDS: Final = 0.5
 """The pause after every server has failed once."""
@@ -29,8 +29,17 @@ class _Numbered(Protocol):
 NumberedT = TypeVar("NumberedT", bound=_Numbered)
 
 
+def warn(trouble: str) -> None:
+    """Log the trouble of one server."""
+    log.warning("%s", trouble)
+
+
 def first_answer(
-    servers: Sequence[ServerT], ask: Callable[[ServerT], AnswerT], faults: Faults, wanted: str
+    servers: Sequence[ServerT],
+    ask: Callable[[ServerT], AnswerT],
+    faults: Faults,
+    wanted: str,
+    on_trouble: Callable[[str], None] = warn,
 ) -> AnswerT:
     """Ask each server once, in order, until one answers without one of `faults`; else raise
     SourceUnreachable.
@@ -41,7 +50,7 @@ def first_answer(
             return ask(server)
         except faults as error:
             trouble = f"{server}: {error}"
-            log.warning("%s", trouble)
+            on_trouble(trouble)
     raise SourceUnreachable(wanted, None, trouble)
 
 

@@ -110,6 +110,25 @@ async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.Monke
             assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500
 
 
+async def test_after_a_wait_for_blocks_there_is_no_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten blocks come after a second in which a hundred would have been due."""
+    asked: list[float] = []
+
+    async def source() -> AsyncIterator[Block]:
+        yield Block(0, ())
+        await wait(1.0)
+        for number in range(1, 11):
+            yield Block(number, ())
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    wait = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert [block.number async for block in paced(source(), 100, opened_at=None)] == list(range(11))
+    assert asked[-1] > 0.05  # the tenth is due a tenth of a second after the first of them
+
+
 async def test_a_clock_that_differs_neither_delays_nor_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 

@@ -12,14 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import member_name, path_in
 from sluice.publishers.blocks.block_places import FILE_WRITE_SECONDS_MAX, BlockPlace
 from sluice.publishers.errors import BlockFileError, BlockListError
 from sluice.publishers.job import local_follow
-from sluice.publishers.job.local_follow import ChainFollower, GrowingFiles
+from sluice.publishers.job.local_follow import (
+    ChainFollower,
+    GrowingChain,
+    GrowingFiles,
+    GrowingNode,
+    GrowingStream,
+)
 from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.block_gateways import BlockGateways
+from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.spark.folders import BlockFolders
 from tests.nodes import make_blocks
 
@@ -255,6 +264,21 @@ def test_only_what_the_sources_name_is_followed(tmp_path: Path, monkeypatch: pyt
     looks = Looks(monkeypatch, tmp_path / "[01].blk")
     assert looks.look() == [0, 1]
     assert looks.look() == []
+
+
+@pytest.mark.parametrize("kind", ["node", "stream"])
+def test_a_server_that_does_not_answer_is_waited_for_and_logged_once(
+    caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Both of two, in looks that follow each other."""
+    chain: GrowingChain = GrowingNode(BlockGateways(["127.0.0.1:1", "127.0.0.1:2"]))
+    if kind == "stream":
+        servers = EntryServers([Address("127.0.0.1", 1), Address("127.0.0.1", 2)])
+        chain = GrowingStream(servers, lambda number: None)
+    for _ in range(3):
+        assert list(chain.read(None, None)) == []
+        assert "did not come (127.0.0.1:2: " in (chain.why or "")
+    assert [record.getMessage()[:12] for record in caplog.records] == ["127.0.0.1:1:", "127.0.0.1:2:"]
 
 
 class Given:
