@@ -177,6 +177,14 @@ def test_progress_says_why_a_publisher_gets_nowhere() -> None:
     assert shown[-1] == "p-2: [::1]:1: PERMISSION_DENIED: not [1m on the list [/b]"
 
 
+def test_progress_says_what_is_waited_for() -> None:
+    waiting = "waiting for block 2 since 2026-01-31 12:00:00: block 2 is missing (before 3.blk)"
+    shown = replace(progress(STORED), awaited=waiting)
+    assert progress_text(shown).endswith(f", won publisher-1 0, {waiting}")
+    assert progress_text(replace(progress(), awaited=waiting)) == f"Starting publishers, {waiting}"
+    assert waiting not in progress_text(replace(shown, is_stopping=True))
+
+
 def test_without_a_terminal_a_line_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     with Display(is_quiet=False, now=lambda: now[0]) as display:
