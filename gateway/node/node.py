@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -66,6 +67,7 @@ from sluice.gateway.node.servers import NodeServers
 from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.in_flight import Lack
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
+from sluice.gateway.pipeline.tracing import BlockTracer
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.services.height_service import HeightService
 from sluice.gateway.services.node_service import BlockAccessService, BlockNodeService
@@ -230,6 +232,7 @@ class Node:
         logger = logging.getLogger("sluice")
         logger.addHandler(self._events)
         self._cleanup.callback(logger.removeHandler, self._events)
+        tracer = self._make_tracer()
         if archive is not None:
             await asyncio.to_thread(
                 begin_from_archive, settings.data_dir, archive.url, archive.store, self._beginning_rules()
@@ -251,7 +254,7 @@ class Node:
         await self._find_peers()
         self._go_on()
         await self._make_checks()
-        self._make_conductor()
+        self._make_conductor(tracer)
         self._make_following()
         self._make_healer()
         await self._make_term()
@@ -284,7 +287,28 @@ class Node:
                 where=f"a node that listens at {settings.grpc_address}",
             )
 
-    def _make_conductor(self) -> None:
+    def _make_tracer(self) -> BlockTracer | None:
+        settings = self.settings
+        if settings.otel_endpoint is None:
+            return None
+        from sluice.gateway.node.span_export import SpanExport  # it needs an extra
+
+        export = SpanExport(settings.otel_endpoint, self._instance, str(settings.grpc_advertised_address))
+        tracer = BlockTracer(
+            export.emit,
+            settings.otel_chain,
+            settings.otel_sample,
+            has_quorum=settings.commit_min_standbys > 0,
+        )
+
+        async def close() -> None:
+            tracer.close(time.monotonic_ns())
+            await export.close(self._rest_of_grace())
+
+        self._cleanup.push_async_callback(close)
+        return tracer
+
+    def _make_conductor(self, tracer: BlockTracer | None) -> None:
         settings = self.settings
         first, last = self.store.first_number, self.store.last_number
         quorum, least = None, settings.commit_min_standbys
@@ -304,6 +328,7 @@ class Node:
             ),
             hash_processes=self._hash_processes,
             standbys=quorum,
+            tracer=tracer,
         )
         if self._lack is not None:
             log.error(
@@ -722,7 +747,10 @@ class Node:
 
     async def _stop_server(self, server: GrpcServer) -> None:
         """Give calls the rest of the subscribers' time."""
-        await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
+        await server.stop(self._rest_of_grace())
+
+    def _rest_of_grace(self) -> float:
+        return max(0.0, self._cut_off_at - asyncio.get_running_loop().time())
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:

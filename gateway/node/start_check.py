@@ -84,7 +84,14 @@ def check_start(settings: Settings) -> StartCheck:
             got = repr(settings.archive_url)
             check.faults.append(SettingError("archive.url", got=got, expected=expected, where="settings"))
         check.says("archive", f"{settings.archive_url} (not asked)")
+    if settings.otel_endpoint is not None:
+        check.tried(_import_span_export)
+        check.says("traces", f"{settings.otel_sample:.0%} of blocks to {settings.otel_endpoint} (not asked)")
     return check
+
+
+def _import_span_export() -> None:
+    from sluice.gateway.node import span_export  # noqa: F401 - it needs an extra
 
 
 def _look_at_tls(check: StartCheck, settings: Settings, section: str, address: Address) -> str:

@@ -34,6 +34,7 @@ from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.limits import RELEASED_BLOCKS_MAX
 from sluice.gateway.pipeline.replication_quorum import QuorumState, ReplicationQuorum
+from sluice.gateway.pipeline.tracing import AttemptTrace
 from sluice.gateway.race.actions import Action, AttemptId
 from sluice.gateway.race.arbiter import Arbiter
 
@@ -58,6 +59,7 @@ class UnconfirmedBlock(NamedTuple):
     begun_ns: int
     """The time when its header came."""
     stored_ns: int
+    trace: AttemptTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,8 @@ class Acknowledging:
         if self.quorum is not None:
             metrics.standby_wait_seconds.observe((now_ns - block.stored_ns) / 1e9)
         self._perform(self._arbiter.committed(block.attempt_id, now_ns))
+        if block.trace is not None:
+            block.trace.acknowledged(block.root_hash, now_ns, self._now_ns())
 
     def _note_refusal(self) -> None:
         refusal = None if self._arbiter.retired is not None else self.refusal()

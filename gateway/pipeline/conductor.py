@@ -36,6 +36,7 @@ from sluice.gateway.pipeline.in_flight import Attempt, BlocksInFlight
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.notes import note_answer, note_backoff, note_stray
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
+from sluice.gateway.pipeline.tracing import BlockTracer
 from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
@@ -50,6 +51,7 @@ from sluice.gateway.race.actions import (
     PublisherId,
     Response,
     SendResponse,
+    Skip,
     SourceError,
     Stray,
     Verify,
@@ -132,6 +134,7 @@ class Conductor:
         now_ns: monotonic time in nanoseconds.
         hash_processes: hash large item sets; closed with the conductor.
         standbys: the replication quorum; None: acknowledgements wait for no other node.
+        tracer: traces blocks; None: none is traced.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class Conductor:
         limits: PipelineLimits | None = None,
         hash_processes: Sequence[HashProcess] = (),
         standbys: ReplicationQuorum | None = None,
+        tracer: BlockTracer | None = None,
     ) -> None:
         limits = limits or PipelineLimits()
         self.arbiter = arbiter
@@ -173,6 +177,7 @@ class Conductor:
             now_ns,
             self._spawn,
             Dispute(limits.dispute_settle_ns),
+            tracer,
         )
         self._group_commit = GroupCommit(
             store,
@@ -187,6 +192,7 @@ class Conductor:
         self._store = store
         self._checks = checks
         self._metrics = metrics
+        self._tracer = tracer
         self._limits = limits
         self._source_error_listeners: list[Callable[[], None]] = []
         self._commit_failed_listeners: list[Callable[[], None]] = []
@@ -280,6 +286,8 @@ class Conductor:
                         outbox.put(response)
                         if type(response) is not Acknowledgement:  # one a publisher and block
                             note_answer(self._metrics, outbox.name, response, outbox.source.key)
+                            if self._tracer is not None and type(response) is Skip:
+                                self._tracer.skipped(response.block_number, outbox.name, self.now_ns())
                 case Append():
                     waiting += self.in_flight.append(action)
                 case Begin():
@@ -442,6 +450,10 @@ class Conductor:
         for attempt, block in zip(group, blocks, strict=True):
             self._store.advance(block)
             self.in_flight.attempts.pop(attempt.attempt_id)
+            if attempt.trace is not None:
+                assert attempt.summary is not None
+                size_bytes, item_count = attempt.summary.size_bytes, len(attempt.items)
+                attempt.trace.stored(size_bytes, item_count, len(group), now_ns)
             self.acknowledging.stored(
                 UnconfirmedBlock(
                     attempt.attempt_id,
@@ -450,6 +462,7 @@ class Conductor:
                     attempt.source.name,
                     attempt.begun_ns,
                     now_ns,
+                    attempt.trace,
                 )
             )
 

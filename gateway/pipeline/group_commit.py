@@ -164,7 +164,11 @@ class GroupCommit:
             file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
             attempts.append(attempt)
             blocks.append(attempt.block)
-        return _Group(attempts, blocks, size_bytes, self._now_ns())
+        taken_ns = self._now_ns()
+        for attempt in attempts:
+            if attempt.trace is not None:
+                attempt.trace.taken_ns = taken_ns
+        return _Group(attempts, blocks, size_bytes, taken_ns)
 
     async def _commit_with_loop(self, group: _Group) -> _Failure | None:
         """Commit a group that needs the event loop before or after."""

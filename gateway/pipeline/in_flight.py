@@ -39,6 +39,7 @@ from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.dispute import Dispute, Disputed, Source
 from sluice.gateway.pipeline.notes import note_dispute, note_drop, note_refusal
+from sluice.gateway.pipeline.tracing import AttemptTrace, BlockTracer
 from sluice.gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.tables import Failure
@@ -77,6 +78,8 @@ class Attempt:
     """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
     """Verify came while items were unhashed."""
+    trace: AttemptTrace | None = None
+    """None: the block is not traced."""
 
 
 class Lack(NamedTuple):
@@ -100,6 +103,7 @@ class BlocksInFlight:
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         dispute: Dispute,
+        tracer: BlockTracer | None,
     ) -> None:
         self.attempts: dict[AttemptId, Attempt] = {}
         """Attempts that are neither dropped nor on disk."""
@@ -115,6 +119,7 @@ class BlocksInFlight:
         self._linked: BlockSummary | None = None
         """The last block of that chain, if it was linked in this run."""
         self._dispute = dispute
+        self._tracer = tracer
         self._looking_at: int | None = None
         """The block of an earlier run whose proofs were checked again last."""
         self._said: tuple[int, bool] | None = None
@@ -133,14 +138,18 @@ class BlocksInFlight:
 
     def begin(self, action: Begin, source: Source) -> None:
         """Begin an attempt."""
-        self.attempts[action.attempt_id] = Attempt(
-            action.attempt_id, action.block_number, source, self._checks.hasher(), self._now_ns()
-        )
+        number, now_ns = action.block_number, self._now_ns()
+        attempt = Attempt(action.attempt_id, number, source, self._checks.hasher(), now_ns)
+        self.attempts[action.attempt_id] = attempt
+        if self._tracer is not None:
+            attempt.trace = self._tracer.begun(number, source.name, now_ns)
         self._metrics.blocks_received.inc()
 
     def drop(self, action: Drop) -> None:
         """End a failed attempt."""
         attempt = self.attempts.pop(action.attempt_id)
+        if attempt.trace is not None:
+            attempt.trace.failed(action.failure, action.reason, attempt.items, self._now_ns())
         attempt.unhashed.clear()
         for task in (attempt.hashing, attempt.proving):
             if task is not None:
@@ -195,6 +204,8 @@ class BlocksInFlight:
     def verify(self, action: Verify) -> Sequence[Action]:
         """Check root hash and proofs of a complete block, once its last item is hashed."""
         attempt = self.attempts[action.attempt_id]
+        if attempt.trace is not None:
+            attempt.trace.ended_ns = self._now_ns()
         if attempt.hashing is not None:
             attempt.ended = True
             return ()
@@ -203,11 +214,13 @@ class BlocksInFlight:
     def _verify(self, attempt: Attempt) -> Sequence[Action]:
         try:
             summary = attempt.hasher.finish()
+            if attempt.trace is not None:
+                attempt.trace.hashed_ns = self._now_ns()
             attempt.summary = self._checks.check_now(summary)
         except BlockRefused as refused:
             return self._refused(attempt, refused)
         if attempt.summary is not None:
-            return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+            return self._verified(attempt)
         attempt.proving = self._spawn(self._verify_in_process(attempt, summary))
         return ()
 
@@ -226,7 +239,13 @@ class BlocksInFlight:
             return
         attempt.proving = None
         attempt.summary, attempt.published = verdict.summary, verdict.published
-        self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
+        self._perform(self._verified(attempt))
+
+    def _verified(self, attempt: Attempt) -> Sequence[Action]:
+        now_ns = self._now_ns()
+        if attempt.trace is not None:
+            attempt.trace.verified_ns = now_ns
+        return self._arbiter.verified(attempt.attempt_id, now_ns)
 
     def _awaits_block_0(self) -> bool:
         return self._store.last_number is None and self._arbiter.next_number == 0
@@ -261,7 +280,10 @@ class BlocksInFlight:
         attempt.block = VerifiedBlock(number, attempt.items, root_hash, attempt.kinds, layout)
         self._linked = summary
         self._metrics.blocks_verified.inc()
-        return self._arbiter.linked(action.attempt_id, self._now_ns())
+        now_ns = self._now_ns()
+        if attempt.trace is not None:
+            attempt.trace.linked_ns = now_ns
+        return self._arbiter.linked(action.attempt_id, now_ns)
 
     def _refused(
         self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED

@@ -22,6 +22,7 @@ __all__ = [
     "KIB",
     "MIB",
     "Choice",
+    "Endpoint",
     "File",
     "FirstBlock",
     "Folder",
@@ -31,6 +32,7 @@ __all__ = [
     "NotThisKind",
     "Seconds",
     "SettingKind",
+    "Share",
     "Size",
     "Subject",
     "Switch",
@@ -141,6 +143,28 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A share from 0 to 1."""
+
+    metavar: str = "SHARE"
+
+    def read(self, written: object) -> float:
+        """Read `1`, `0.25` or `.25`."""
+        share: float | None = None
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            share = written
+        elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
+            share = float(written)
+        if share is None or not 0 <= share <= 1:
+            raise NotThisKind("a share from 0 to 1, such as 0.25")
+        return float(share)
+
+    def to_toml(self, value: object) -> str:
+        """Return the shortest decimal form."""
+        return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """A number of bytes, plain or with B, KiB, MiB, GiB."""
 
@@ -220,6 +244,23 @@ class HostPort(_Quoted):
             return parse_address(written, port_min=self.port_min)
         except AddressError as error:
             raise NotThisKind(error.expected) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(_Quoted):
+    """A gRPC server to send to: `http://host:port`, `https://host:port` with TLS, or `host:port` without."""
+
+    metavar: str = "URL"
+
+    def read(self, written: object) -> str:
+        """Read it; the result has a scheme."""
+        scheme, mark, rest = (written if isinstance(written, str) else "").strip().rpartition("://")
+        scheme = scheme.lower() if mark else "http"
+        with suppress(AddressError):
+            address = parse_address(rest.removesuffix("/"), port_min=1)
+            if scheme in ("http", "https"):
+                return f"{scheme}://{address}"
+        raise NotThisKind("http://host:port, https://host:port or host:port")
 
 
 @dataclass(frozen=True, slots=True)

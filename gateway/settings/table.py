@@ -29,6 +29,7 @@ from sluice.gateway.settings.kinds import (
     KIB,
     MIB,
     Choice,
+    Endpoint,
     File,
     FirstBlock,
     Folder,
@@ -37,6 +38,7 @@ from sluice.gateway.settings.kinds import (
     Network,
     Seconds,
     SettingKind,
+    Share,
     Size,
     Subject,
     Switch,
@@ -872,6 +874,31 @@ class Settings:
     )
     log_format: Literal["text", "json"] = row(
         "log.format", Choice(("text", "json")), "text", "Lines for people, or one JSON object a line."
+    )
+
+    # --- otel -----------------------------------------------------------------------------------------------
+    otel_endpoint: str | None = row(
+        "otel.endpoint",
+        Endpoint(),
+        None,
+        "OpenTelemetry collector that gets a trace of each block, over OTLP/gRPC: http://HOST:4317, or https "
+        "with TLS. Needs the extra `otel`; the OTEL_* variables hold. Unset: no traces.",
+    )
+    otel_sample: float = row(
+        "otel.sample",
+        Share(),
+        1.0,
+        "Share of blocks to trace, from 0 to 1; with the same share, all nodes trace the same blocks.",
+    )
+    otel_chain: str = row(
+        "otel.chain",
+        Text("NAME"),
+        Derived(
+            "stream.system_id/stream.type",
+            lambda settings: f"{settings.stream_system_id}/{settings.stream_type}",
+        ),
+        "Name of the chain, from which trace ids are made, with the block number. All nodes of a chain need "
+        "the same, and two chains that share a collector different ones.",
     )
 
     # --- shutdown -------------------------------------------------------------------------------------------

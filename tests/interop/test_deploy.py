@@ -264,7 +264,7 @@ def test_the_constraints_are_within_the_bounds_of_the_project() -> None:
     extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *(line for name in ("spark", "archive", "dev") for line in extras[name]),
+        *(line for name in ("spark", "archive", "otel", "dev") for line in extras[name]),
     ]
     lines = (DEPLOY / "constraints.txt").read_text("utf-8").splitlines()
     pins = [Requirement(line) for line in lines if not line.startswith("#")]

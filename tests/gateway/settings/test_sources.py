@@ -11,6 +11,7 @@ import pytest
 from sluice.gateway.errors import SettingError
 from sluice.gateway.settings.kinds import (
     Choice,
+    Endpoint,
     File,
     FirstBlock,
     Folder,
@@ -18,6 +19,7 @@ from sluice.gateway.settings.kinds import (
     Listed,
     Seconds,
     SettingKind,
+    Share,
     Size,
     Switch,
     Text,
@@ -554,7 +556,7 @@ NUMBERS = [setting for setting in SETTINGS if one_past(setting.kind)]
 
 
 def test_all_settings_that_are_numbers_are_known_as_such() -> None:
-    others = {Choice, File, Folder, HostPort, Listed, Switch, Text}
+    others = {Choice, Endpoint, File, Folder, HostPort, Listed, Share, Switch, Text}
     assert {type(setting.kind) for setting in SETTINGS if setting not in NUMBERS} == others
 
 
