@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml deploy/constraints.txt
 	@sh deploy/leveldb.sh "$(BIN)/python"
 	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint deploy/constraints.txt \
-		--editable '.[spark,archive,dev]'
+		--editable '.[spark,archive,otel,dev]'
 	@touch $@
 
 java:  ## find or install Java 17 or later, which Spark needs
@@ -38,7 +38,7 @@ constraints:  ## renew deploy/constraints.txt with the newest versions within th
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh build/constraints
 	@build/constraints/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "The constraints are made with Python 3.11: make PYTHON=python3.11 constraints" >&2; exit 1; }
-	build/constraints/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,dev]'
+	build/constraints/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark,archive,otel,dev]'
 	sed -n '/^#/p' deploy/constraints.txt >build/constraints/head
 	build/constraints/bin/python -m pip freeze --exclude-editable >build/constraints/installed
 	build/constraints/bin/python -m pip index versions --python-version 3.12 plyvel-next >build/constraints/index
