@@ -349,7 +349,7 @@ def test_no_path_of_one_machine() -> None:
 SOURCE = re.compile(r"(?:^|(?<=\s))Source: (.+?)(?:\.(?=\s+[A-Z]|\s*\Z)|\n\s*\n|\Z)", re.DOTALL)
 PUBLIC_SOURCES = re.compile(
     r"\b(?:RFC|HIP-|EIP-|CVE-|NIST SP|draft-irtf-) ?\w+"  # by number
-    r"|\b(?:POSIX|APPNOTE\.TXT|protobuf\.dev|hiero-block-node|hiero-consensus-node|zkevm-data-streamer|LevelDB)\b"
+    r"|\b(?:POSIX|APPNOTE\.TXT|protobuf\.dev|hiero-block-node|hiero-consensus-node|zkevm-data-streamer|LevelDB|etcd)\b"
     r"|\bLinux, Documentation/"
     r"|\bgRPC (?:protocol over HTTP/2|over HTTP/2|health checking protocol)\b"
     r"|\bGuide to Elliptic Curve Cryptography\b|\b[a-z]\w+\([1-8]\)"  # a book; manual pages
