@@ -7,10 +7,12 @@ import json
 import logging
 import math
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, Literal
@@ -21,14 +23,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from sluice.gateway.addresses import parse_address
+from sluice.gateway.addresses import Address, parse_address
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.settings.table import SETTINGS
 from sluice.gateway.table_lines import table_lines
 from sluice.publishers.blocks.block_places import blocks_in, check_no_gaps
 from sluice.publishers.blocks.maker import MakerOptions
-from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, Show, run_demo
+from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, Show, nodes_again, run_demo
 from sluice.publishers.errors import PublisherError
 from sluice.publishers.limits import MAKER_BLOCKS_MAX
 from sluice.publishers.verify.verify_run import make_verifier
@@ -97,6 +100,9 @@ class DemoFailed(PublisherError):
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--grpc", metavar="HOST:PORT", help="The first node's gRPC address. Default: a free port.")
 @click.option("--tcp", metavar="HOST:PORT", help="The first node's TCP address. Default: a free port.")
+@click.option(
+    "--stay", is_flag=True, help="Run the nodes on at the end, until Ctrl-C, and say how to read from them."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
     block_count: int | None,
@@ -112,6 +118,7 @@ def command(
     master: str,
     grpc: str | None,
     tcp: str | None,
+    stay: bool,
     as_json: bool,
 ) -> None:
     """Run three nodes and racing publishers, let things go wrong, and check what came of it.
@@ -126,6 +133,8 @@ def command(
     demo checks that nothing was lost, repeated or out of order, that all nodes have the same bytes, and that
     all of the above did happen. Exit status 1 if anything is not so. Ctrl-C ends it at any moment.
     """
+    if stay and as_json:
+        raise click.UsageError("--stay is for people: it goes without --json")
     if ledger_keys and source is None:
         raise click.UsageError("--ledger-key goes with --source: made blocks have a key of their own")
     if not math.isfinite(rate):
@@ -144,8 +153,8 @@ def command(
         engine=engine or ("local" if quick else "spark"),
         master=master,
         ledger_keys=ledger_keys,
-        grpc=None if grpc is None else str(parse_address(grpc)),
-        tcp=None if tcp is None else str(parse_address(tcp)),
+        grpc=_first_nodes(grpc, "grpc.address") if stay or grpc else None,
+        tcp=_first_nodes(tcp, "tcp.address") if stay or tcp else None,
         maker=maker,
     )
     for number in unless_ignored(signal.SIGTERM, signal.SIGHUP):
@@ -166,6 +175,40 @@ def command(
         print_result(console, result)
     if not result.is_good:
         raise DemoFailed(_problem(result))
+    if stay:
+        _stay(options, result)
+
+
+def _first_nodes(given: str | None, setting: str) -> str | None:
+    """Return the first node's address: the given one, or the default of `sluice serve` if it is free."""
+    if given is not None:
+        return str(parse_address(given))
+    (address,) = (one.default for one in SETTINGS if one.name == setting)
+    assert isinstance(address, Address)
+    try:
+        socket.create_server((address.host, address.port)).close()
+    except OSError:
+        return None
+    return str(address)
+
+
+def _stay(options: DemoOptions, result: DemoResult) -> None:
+    """Run the nodes on until Ctrl-C."""
+    with _Display(Console()) as display, nodes_again(options, result.first_block, display) as cluster:
+        (default,) = (one.default for one in SETTINGS if one.name == "grpc.address")
+        node = "" if cluster.grpc[0] == str(default) else f" --node {cluster.grpc[0]}"
+        host, port = cluster.tcp[0].rsplit(":", 1)
+        code = f"print(next(iter_entries('{host}', {port}, from_entry=0)))"
+        code = f"from sluice.datastream import iter_entries; {code}"
+        lines = (
+            "The nodes run until Ctrl-C. In another terminal:",
+            f"  sluice block latest{node}",
+            f"  sluice subscribe --from first{node}",
+            f'  python -c "{code}"',
+        )
+        click.echo("\n".join(("", *lines)))
+        with suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:

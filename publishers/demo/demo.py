@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from sluice.publishers.report import PublishReport, percentile_ns
 from sluice.publishers.spark.session import build_session, leave_signals_to_python
 from sluice.publishers.spark.source_names import parse_source
 
-__all__ = ["DemoClaim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "run_demo"]
+__all__ = ["DemoClaim", "DemoOptions", "DemoProgress", "DemoResult", "Show", "nodes_again", "run_demo"]
 
 SEED: Final = 1
 STORE_SECONDS: Final = 120.0
@@ -184,6 +184,21 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
         return _result(options, source, mode, numbers, publishing, readers, cluster, timeline)
 
 
+@contextmanager
+def nodes_again(options: DemoOptions, first_block: int, show: Show) -> Iterator[Cluster]:
+    """Start the nodes again on what they have after a demo; stop them at the end."""
+    arguments = _key_words(options)
+    if first_block > 0:
+        arguments += ["--first-block", str(first_block)]
+    cluster = Cluster(options.folder, arguments, options.grpc, options.tcp)
+    try:
+        _start(cluster, show)
+        yield cluster
+        cluster.stop()
+    finally:
+        cluster.kill()
+
+
 def _start(cluster: Cluster, show: Show) -> None:
     show.progress(DemoProgress("starting nodes", 0, NODES))
     cluster.start(lambda count: show.progress(DemoProgress("starting nodes", count, NODES)))
@@ -217,15 +232,21 @@ def _await_all(publishing: _Publishing, readers: dict[str, Reader], cluster: Clu
 def _chain(options: DemoOptions, show: Show) -> tuple[Path, list[str]]:
     """Return the folder of blocks, and how the nodes verify them."""
     if options.source is not None:
-        keys = [word for key in options.ledger_keys for word in ("--ledger-key", key)]
-        return options.source, keys or ["--verify", "hash"]
+        return options.source, _key_words(options)
     source = options.folder / "blocks"
     source.mkdir()
     key: Ed25519PrivateKey = key_of_seed(SEED)
     for block in BlockMaker(SEED, key, options.maker).blocks(options.block_count):
         write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
         show.progress(DemoProgress("making blocks", block.number + 1, options.block_count))
-    return source, ["--ledger-key", f"ed25519:{public_key_hex(key)}"]
+    return source, _key_words(options)
+
+
+def _key_words(options: DemoOptions) -> list[str]:
+    if options.source is None:
+        return ["--ledger-key", f"ed25519:{public_key_hex(key_of_seed(SEED))}"]
+    keys = [word for key in options.ledger_keys for word in ("--ledger-key", key)]
+    return keys or ["--verify", "hash"]
 
 
 # --- the publishers -----------------------------------------------------------------------------------------

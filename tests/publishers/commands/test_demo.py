@@ -24,6 +24,7 @@ from sluice.publishers.demo.demo import DemoClaim, DemoResult
 from sluice.publishers.demo.reading import ReadTotals
 from sluice.publishers.report import PublishReport
 from tests.nodes import make_blocks
+from tests.serving import sluice
 
 STOP_SECONDS = 60
 
@@ -73,6 +74,32 @@ def check_result(result: dict[str, Any], folder: Path, count: int) -> None:
     assert result["latency_p99_ns"] >= result["latency_median_ns"] > 0
     streams = [(folder / f"node-{at}" / "datastream.bin").read_bytes() for at in (1, 2, 3)]
     assert len({hashlib.sha256(stream).digest() for stream in streams}) == 1
+    assert processes_about(folder) == []
+
+
+def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with demo(folder, "--quick", "--blocks", "60", "--stay") as process:
+        try:
+            assert process.stdout is not None
+            said: list[str] = []
+            for line in process.stdout:
+                said.append(line)
+                if "python -c" in line:
+                    break
+            commands = said[-3:]
+            assert "The nodes run until Ctrl-C" in said[-4], "".join(said)
+            words = commands[0].split()
+            assert words[:3] == ["sluice", "block", "latest"]
+            block = sluice(*words[1:], "--json")
+            assert (block.returncode, json.loads(block.stdout)["number"]) == (0, 59), block.stderr
+            code = commands[2].partition('-c "')[2].rpartition('"')[0]
+            entry = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            assert entry.stdout.startswith("Entry(")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(STOP_SECONDS) == 0
+        finally:
+            process.kill()
     assert processes_about(folder) == []
 
 
