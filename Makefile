@@ -82,7 +82,7 @@ fuzz: $(STAMP)  ## the long fuzzers of the data streamer; CASES=100000 each
 bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && $(BIN)/python -m benchmarks $(ARGS)
 
-demo: $(STAMP)  ## the main job: a node, three racing Spark publishers, a TCP client
+demo: $(STAMP)  ## the main job: three nodes, three racing Spark publishers, two readers, and what goes wrong
 	@JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && exec $(BIN)/sluice demo $(ARGS)
 
 proto: $(STAMP)  ## regenerate gateway/api from proto/

@@ -244,6 +244,8 @@ class Election:
         self.promise = promise
         self._heard = promise.epoch
         """The highest epoch that it has heard of."""
+        self.answering = 1
+        """Nodes that answer this one, with itself."""
         self.is_member = False
         """It has joined the cluster, at the coordinator: only then its promise counts."""
         self.away: str | None = "it was not asked yet"
@@ -347,17 +349,16 @@ class Election:
             return None
         return f"{holder.address} holds the lease of epoch {holder.epoch}"
 
-    def should_claim(self, now: float, *, answering: int, is_behind: bool, jitter: float) -> bool:
+    def should_claim(self, now: float, *, is_behind: bool, jitter: float) -> bool:
         """Return whether this node should claim the term by itself.
 
         Args:
-            answering: nodes that answer this one, with itself.
-            is_behind: another one of these has more blocks.
+            is_behind: another node that answers has more blocks.
             jitter: 0 to 1, drawn for each claim.
         """
         if self.phase is not TermPhase.FREE or self.may_claim() is not None or self._free_since is None:
             return False
-        if answering < self.rules.nodes_needed or now < self._pause_until:
+        if not self._is_enough() or now < self._pause_until:
             return False
         wait = LOOK_SECONDS + jitter * JITTER_SECONDS + (BEHIND_SECONDS if is_behind else 0.0)
         return now - self._free_since >= wait
@@ -449,6 +450,10 @@ class Election:
     def state(self, now: float, problem: str | None) -> ElectionState:
         """Return the state for reports, with the reason why the last attempt to take over failed."""
         holder = None if self.seen is None else self.seen.holder
+        if problem is None and self.phase is TermPhase.FREE and holder is None and not self._is_enough():
+            problem = (
+                f"{_nodes(self.answering)} of the cluster can be reached, expected {self.rules.nodes_needed}"
+            )
         return ElectionState(
             self.phase,
             self.epoch,
@@ -458,6 +463,9 @@ class Election:
             None if self.away is not None else self.why_no_member(),
             problem,
         )
+
+    def _is_enough(self) -> bool:
+        return self.answering >= self.rules.nodes_needed
 
     def gave_up(self, now: float, pause_seconds: float = 0.0) -> None:
         """This node has no term any more; it claims none by itself for a while."""

@@ -86,6 +86,7 @@ class TermKeeper:
         watch: opens a watch over the other nodes in the name of an epoch.
         neighbours: returns what each other node of the cluster says that answers.
         refusal: why this node is not fit to be active; None: it is.
+        is_committing: returns whether blocks are on their way to the disk.
         instance_at: returns the name of the process at an address, "" if it does not answer.
     """
 
@@ -100,6 +101,7 @@ class TermKeeper:
         watch: Callable[[int], EpochWatch],
         neighbours: Callable[[], Sequence[Statement]],
         refusal: Callable[[], str | None],
+        is_committing: Callable[[], bool],
         instance_at: Callable[[str], Awaitable[str]],
         clock: Callable[[], float] = boot_seconds,
         dice: random.Random | None = None,
@@ -114,6 +116,7 @@ class TermKeeper:
         self._open_watch = watch
         self._neighbours = neighbours
         self._refusal = refusal
+        self._is_committing = is_committing
         self._instance_at = instance_at
         self._clock = clock
         self._dice = dice or random.Random()
@@ -131,6 +134,8 @@ class TermKeeper:
         self._is_level = False
         """Once, this process has had all blocks of the active node."""
         self._unfit_since: float | None = None
+        self._last_number: int | None = None
+        """At the last look whether the node is fit."""
 
     def start(self, role: Role, address: str) -> None:
         """Take part from now on, as the node at this address."""
@@ -311,9 +316,9 @@ class TermKeeper:
             return
         await self._look()
         lasts, last = [one.last for one in self._neighbours()], self._store.last_number
+        election.answering = len(lasts) + 1
         should = election.should_claim(
             self._clock(),
-            answering=len(lasts) + 1,
             is_behind=_number(last) < max(map(_number, lasts), default=-1),
             jitter=self._dice.random(),
         )
@@ -364,9 +369,11 @@ class TermKeeper:
         """Return why this active node can acknowledge nothing, though another one perhaps could."""
         if self.election.phase is not TermPhase.LEADING:
             return None
+        before, self._last_number = self._last_number, self._store.last_number
+        hangs = "its disk takes no block" if self._is_committing() and before == self._last_number else None
         reporting, needed = self._quorum.connected_count(), self.election.rules.min_standbys
         few = f"{reporting} other nodes report to it, expected {needed}" if reporting < needed else None
-        return self._refusal() or few
+        return self._refusal() or hangs or few
 
     async def _lose(self, why: str, pause_seconds: float = 0.0) -> None:
         """The term has ended: stop leading."""

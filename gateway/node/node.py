@@ -422,6 +422,7 @@ class Node:
             watch=watch,
             neighbours=lambda: self._cluster.neighbours(),
             refusal=lambda: self.conductor.disk_failure,
+            is_committing=lambda: self.conductor.is_committing,
             instance_at=instance_at,
         )
         self.conductor.acknowledging.has_term = term.may_acknowledge

@@ -336,6 +336,11 @@ class Conductor:
         return block is not None and block.state in LIVE
 
     @property
+    def is_committing(self) -> bool:
+        """True while blocks are on their way to the disk."""
+        return self._group_commit.is_running
+
+    @property
     def stream_layout(self) -> int | None:
         """The layout of the stream's blocks."""
         return self._store.layout

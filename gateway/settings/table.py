@@ -656,7 +656,8 @@ class Settings:
         Switch(),
         False,
         "Let an election decide which node is active: a standby takes over by itself. Needs failover.etcd, "
-        "and commit.min_standbys of at least 1, both the same on all nodes; `role` is then the election's.",
+        "commit.min_standbys of at least 1, both the same on all nodes, and grpc.advertised_address; `role` "
+        "is then the election's.",
     )
     failover_etcd: tuple[Address, ...] = row(
         "failover.etcd",

@@ -87,7 +87,7 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
     ),
     FindingKind.DISK: Advice(
         "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
-        "Publishers with another address are there already.",
+        "Publishers with another address are there already. If the disk is dead: stop this node, fail over.",
         "The disk is slow or full",
         is_problem=True,
     ),
@@ -113,7 +113,7 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
     ),
     FindingKind.STANDBYS: Advice(
         "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
-        "Without them: add another node, or restart with --commit-min-standbys 0.",
+        "Without them, and without an election: add a node, or restart with --commit-min-standbys 0.",
         "Blocks wait for standbys",
         is_problem=True,
     ),
@@ -123,8 +123,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         is_problem=False,
     ),
     FindingKind.ELECTION: Advice(
-        "See whether the coordinator answers (etcdctl endpoint health), and whether all nodes have the same "
-        "failover and commit.min_standbys settings. Until then this node does not take over.",
+        "See whether the coordinator answers (etcdctl endpoint health), whether enough nodes run, and if "
+        "all have the same failover and commit.min_standbys settings. A new disk only has to catch up.",
         "Let the cluster fail over by itself",
         is_problem=True,
     ),
@@ -135,8 +135,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
     ),
     # Notes, all three: this node works, and an unready one would leave readers to fewer.
     FindingKind.NO_ACTIVE: Advice(
-        "See whether the node that was active answers elsewhere: sluice status. If it is dead: "
-        "sluice failover --force to the node with the most blocks.",
+        "With failover.automatic: wait for half a minute. Else see whether the node that was active answers "
+        "elsewhere: sluice status. If it is dead: sluice failover --force to the node with the most blocks.",
         "No node is active",
         is_problem=False,
     ),

@@ -383,6 +383,7 @@ class Node:
             watch=lambda epoch: SimWatch(self, epoch),
             neighbours=self._neighbours,
             refusal=lambda: None,
+            is_committing=lambda: False,
             instance_at=self._instance_at,
             clock=lambda: self.cluster.world.now_ns / SECOND_NS * self.rate,
             dice=random.Random(self.cluster.world.random.random()),

@@ -99,7 +99,8 @@ def test_a_node_leads_when_enough_have_promised_and_it_has_what_they_have() -> N
 
 def test_when_a_node_claims_by_itself() -> None:
     def should(node: Election, now: float, answering: int = 2, *, is_behind: bool = False) -> bool:
-        return node.should_claim(now, answering=answering, is_behind=is_behind, jitter=0.0)
+        node.answering = answering
+        return node.should_claim(now, is_behind=is_behind, jitter=0.0)
 
     node = election()
     assert not should(node, 100)  # it has seen nothing
@@ -194,6 +195,10 @@ def test_what_reports_say() -> None:
         HELD.holder,
         "no room",
     )
+    node.looked(FREE, 101)
+    assert node.state(101, None).problem == "1 node of the cluster can be reached, expected 2"
+    node.answering = 2
+    assert node.state(101, None).problem is None
     state = leading().state(103, None)
     assert (state.phase, state.epoch, state.holder) == (TermPhase.LEADING, 5, Holder(5, "a:1", "A"))
     assert state.lease_seconds_left == pytest.approx(6.5)

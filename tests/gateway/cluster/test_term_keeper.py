@@ -100,6 +100,7 @@ class Scene:
         self.steps: list[str] = []
         self.neighbours: list[Statement] = []
         self.refusal: str | None = None
+        self.is_committing = False
         self.keeper = TermKeeper(
             Election(ElectionRules(3, 1, 3.0), "a:1", "A", promise),
             self.coordinator,
@@ -109,6 +110,7 @@ class Scene:
             watch=self._watch,
             neighbours=lambda: self.neighbours,
             refusal=lambda: self.refusal,
+            is_committing=lambda: self.is_committing,
             instance_at=self._instance_at,
         )
 
@@ -279,7 +281,9 @@ async def test_a_term_is_offered_to_a_node_that_answers_and_taken_back(tmp_path:
         assert not here.keeper.holds()
 
 
-@pytest.mark.parametrize("reason", ["blocks cannot be written: No space left on device", None])
+@pytest.mark.parametrize(
+    "reason", ["blocks cannot be written: No space left on device", "its disk takes no block", None]
+)
 async def test_a_node_that_cannot_acknowledge_for_a_whole_lease_lets_others_try(
     tmp_path: Path, reason: str | None
 ) -> None:
@@ -290,12 +294,13 @@ async def test_a_node_that_cannot_acknowledge_for_a_whole_lease_lets_others_try(
         await until(lambda: here.steps == ["active"])
         if reason is None:
             here.quorum.lost("b:1", "gone")
-        here.refusal = reason
+        here.is_committing = reason == "its disk takes no block"
+        here.refusal = None if here.is_committing else reason
         await until(lambda: len(here.steps) == 2)
         assert here.steps[1] == "standby: this node cannot acknowledge: " + (
             reason or "0 other nodes report to it, expected 1"
         )
-        here.refusal = None
+        here.refusal, here.is_committing = None, False
         here.report()
         await until(lambda: len(here.steps) == 3)
 
