@@ -760,8 +760,15 @@ def simulate(
 
 def skewed(options: ElectionOptions) -> ElectionOptions:
     """The clocks are as wrong as they may be, and others want the term the moment that its lease ends."""
-    delay_ns = (100_000, 3 * MILLISECOND_NS)
-    return replace(options, clock_share=0.024, is_skewed=True, delay_ns=delay_ns, faults=(1, 3, 3, 6, 6, 6))
+    return replace(
+        options,
+        clock_share=0.024,
+        is_skewed=True,
+        lease_seconds=10.0,
+        delay_ns=(100_000, 3 * MILLISECOND_NS),
+        faults=(3, 3, 6, 6, 6, 6),
+        fault_every_ns=options.fault_every_ns // 2,
+    )
 
 
 def pausing(options: ElectionOptions) -> ElectionOptions:

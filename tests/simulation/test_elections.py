@@ -80,7 +80,7 @@ def promises_and_does_not_keep_it(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "change", "rule", "seeds"),
     [
-        (no_room_for_drift, skewed, "One acknowledges", 40),
+        (no_room_for_drift, skewed, "One acknowledges", 10),
         (lease_from_the_answer_on, skewed, "One acknowledges", 20),
         (acknowledges_without_looking_at_the_clock, pausing, "One acknowledges", 40),
         (asks_too_few_nodes, None, "Nothing is lost", 20),
