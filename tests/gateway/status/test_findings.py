@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.cluster.cluster_view import ClusterFault
+from sluice.gateway.cluster.election import ElectionState, Holder, TermPhase
 from sluice.gateway.pipeline.dispute import Disputed
 from sluice.gateway.pipeline.replication_quorum import QuorumState
 from sluice.gateway.status.findings import (
@@ -50,6 +51,9 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
     assert look(FINE) == []
 
 
+ELECTED = ElectionState(TermPhase.LEADING, 5, Holder(5, "a:1", "A"), 6.4, None, None, None)
+
+
 @pytest.mark.parametrize(
     ("report", "kind", "text"),
     [
@@ -75,6 +79,26 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
                 (ClusterFault.TWO_ACTIVE, FindingKind.TWO_ACTIVE),
                 (ClusterFault.NO_SUCCESSOR, FindingKind.NO_SUCCESSOR),
             )
+        ),
+        (
+            replace(FINE, election=replace(ELECTED, misfit="other settings", away="e:1")),
+            FindingKind.ELECTION,
+            "the node takes no part in the election: other settings",
+        ),
+        (
+            replace(FINE, election=replace(ELECTED, away="etcd does not answer: e:1")),
+            FindingKind.COORDINATOR,
+            "the lease ends in 6 s, and cannot be renewed: etcd does not answer: e:1",
+        ),
+        (
+            replace(FINE, election=replace(ELECTED, phase=TermPhase.FREE, away="etcd does not answer: e:1")),
+            FindingKind.ELECTION,
+            "the node cannot take over: etcd does not answer: e:1",
+        ),
+        (
+            replace(FINE, election=replace(ELECTED, phase=TermPhase.FREE, holder=None, problem="too few")),
+            FindingKind.ELECTION,
+            "the node could not take over: too few",
         ),
         (replace(FINE, processor="too little"), FindingKind.PROCESSOR, "too little"),
         (replace(FINE, publisher_count=0), FindingKind.NO_PUBLISHERS, "no publisher is connected"),

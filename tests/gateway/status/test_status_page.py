@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from sluice.gateway.cluster.election import ClusterRecord, Election, ElectionRules, Holder, Promise, Seen
 from sluice.gateway.pipeline.acknowledging import Won
 from sluice.gateway.pipeline.replication_quorum import QuorumState
 from sluice.gateway.status.charts import charts
@@ -160,6 +161,19 @@ def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
         "not acknowledged yet | 4 blocks"
     ) in text
     assert "acknowledged when on" not in Page(shown(BUSY)).text
+
+
+def test_a_node_of_an_election_shows_who_has_the_term() -> None:
+    rules = ElectionRules(3, 1)
+    election = Election(rules, "a:1", "A", Promise("disk"))
+    nodes = {"a:1": "disk", "b:1": "other"}
+    election.looked(Seen(ClusterRecord(4, 3, 1, nodes), Holder(4, "<b>:1", "B")), 100)
+    text = Page(shown(replace(BUSY, election=election.state(101, None)))).text
+    assert "election | this node has no term; the term has <b>:1, epoch 4" in text
+    election.looked(Seen(ClusterRecord(4, 3, 1, nodes), None), 102)
+    text = Page(shown(replace(BUSY, election=election.state(103, None)))).text
+    assert "election | this node has no term; the term has nobody" in text
+    assert "election" not in Page(shown(BUSY)).text
 
 
 def test_problems_come_first_and_in_words() -> None:
