@@ -205,6 +205,12 @@ class ElectionRules:
         return max(1, self.node_count - self.min_standbys)
 
     @property
+    def nodes_to_claim(self) -> int:
+        """How many nodes, with itself, a node must reach to claim by itself: with fewer it could not lead, or
+        could not acknowledge."""
+        return max(self.nodes_needed, self.min_standbys + 1)
+
+    @property
     def held_seconds(self) -> float:
         """How long a node holds a lease by its own clock, from the moment at which it asked for it."""
         return self.lease_seconds * (1 - CLOCK_DRIFT_MAX)
@@ -451,9 +457,8 @@ class Election:
         """Return the state for reports, with the reason why the last attempt to take over failed."""
         holder = None if self.seen is None else self.seen.holder
         if problem is None and self.phase is TermPhase.FREE and holder is None and not self._is_enough():
-            problem = (
-                f"{_nodes(self.answering)} of the cluster can be reached, expected {self.rules.nodes_needed}"
-            )
+            reached = f"{_nodes(self.answering)} of the cluster can be reached"
+            problem = f"{reached}, expected {self.rules.nodes_to_claim}"
         return ElectionState(
             self.phase,
             self.epoch,
@@ -465,7 +470,7 @@ class Election:
         )
 
     def _is_enough(self) -> bool:
-        return self.answering >= self.rules.nodes_needed
+        return self.answering >= self.rules.nodes_to_claim
 
     def gave_up(self, now: float, pause_seconds: float = 0.0) -> None:
         """This node has no term any more; it claims none by itself for a while."""

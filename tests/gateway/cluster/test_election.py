@@ -97,6 +97,15 @@ def test_a_node_leads_when_enough_have_promised_and_it_has_what_they_have() -> N
     assert ElectionRules(5, 2).nodes_needed == 3
 
 
+@pytest.mark.parametrize(
+    ("rules", "nodes"), [((3, 1), 2), ((5, 2), 3), ((5, 1), 4), ((2, 1), 2), ((3, 2), 3)], ids=str
+)
+def test_a_node_claims_by_itself_only_with_others_that_can_promise_and_confirm(
+    rules: tuple[int, int], nodes: int
+) -> None:
+    assert ElectionRules(*rules).nodes_to_claim == nodes
+
+
 def test_when_a_node_claims_by_itself() -> None:
     def should(node: Election, now: float, answering: int = 2, *, is_behind: bool = False) -> bool:
         node.answering = answering
