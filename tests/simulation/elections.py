@@ -271,13 +271,18 @@ class SimWatch:
     def __init__(self, node: Node, epoch: int) -> None:
         self.node, self.epoch = node, epoch
         self.sessions: dict[str, Session] = {}
-        self.is_closed = False
+        self._is_closed, self._loop = False, node.loop
         for peer in node.peers():
             node.quorum.opening(peer.address)
             self._open(peer)
 
+    @property
+    def is_closed(self) -> bool:
+        """It was closed, or its process has ended."""
+        return self._is_closed or self._loop.dead
+
     async def close(self) -> None:
-        self.is_closed = True
+        self._is_closed = True
         for session in self.sessions.values():
             session.is_over = True
         for peer in self.node.peers():
@@ -285,7 +290,7 @@ class SimWatch:
             self.node.quorum.lost(peer.address, "this node does not watch it")
 
     def _open(self, peer: Node) -> None:
-        if self.is_closed or self.node.loop.dead:
+        if self.is_closed:
             return
         cluster = self.node.cluster
         session = self.sessions[peer.address] = Session(self, peer, self.epoch)
@@ -294,7 +299,7 @@ class SimWatch:
         cluster.world.at(cluster.world.between(SECOND_NS // 2, 2 * SECOND_NS), self._look, session)
 
     def _look(self, session: Session) -> None:
-        if self.is_closed or self.node.loop.dead:
+        if self.is_closed:
             return
         cluster, peer = self.node.cluster, session.peer
         if session.is_over or not cluster.is_linked(self.node, peer) or session not in peer.sessions:
