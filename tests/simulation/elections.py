@@ -781,6 +781,18 @@ def pausing(options: ElectionOptions) -> ElectionOptions:
     return replace(options, lease_seconds=3.0, faults=(1,), fault_every_ns=6 * SECOND_NS)
 
 
+def falling(options: ElectionOptions) -> ElectionOptions:
+    """Three nodes that die, stand still and are cut from each other all the time."""
+    return replace(
+        options,
+        node_count=3,
+        min_standbys=1,
+        lease_seconds=3.0,
+        faults=(0, 1, 1, 2, 2, 6),
+        fault_every_ns=2 * SECOND_NS,
+    )
+
+
 def wild(options: ElectionOptions) -> ElectionOptions:
     """Clocks that run up to four times as fast or as slow as the time: no lease can be relied on."""
     return replace(options, clock_share=0.75, is_wild=True, faults=(1, 2, 3, 3, 3, 6))
@@ -793,12 +805,13 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    for one in (wild, skewed, pausing):
+    changes = (wild, skewed, pausing, falling)
+    for one in changes:
         parser.add_argument(f"--{one.__name__}", action="store_true", help=one.__doc__)
     parser.add_argument("--seed", type=int, help="this one alone, with its trace")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
-    change = wild if given.wild else skewed if given.skewed else pausing if given.pausing else None
+    change = next((one for one in changes if getattr(given, one.__name__)), None)
     begun, acknowledged, activations = time.monotonic(), 0, 0
     with folder() as data_dir:
         for count, seed in enumerate(seeds, 1):

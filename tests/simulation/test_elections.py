@@ -13,7 +13,7 @@ import pytest
 
 from sluice.gateway.cluster.election import Election, ElectionRules, TermPhase
 from sluice.gateway.cluster.term_keeper import TermKeeper
-from tests.simulation.elections import ElectionOptions, pausing, simulate, skewed, wild
+from tests.simulation.elections import ElectionOptions, falling, pausing, simulate, skewed, wild
 from tests.simulation.run import folder
 
 Change = Callable[[ElectionOptions], ElectionOptions]
@@ -26,7 +26,7 @@ def data_dir() -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.parametrize("change", [None, skewed, wild], ids=["usual", "skewed", "wild"])
+@pytest.mark.parametrize("change", [None, skewed, falling, wild], ids=["usual", "skewed", "falling", "wild"])
 @pytest.mark.parametrize("seed", range(300 if LONG else 4))
 def test_no_rule_is_broken(seed: int, change: Change | None, data_dir: Path) -> None:
     result = simulate(seed, data_dir, 100, change)
@@ -83,8 +83,8 @@ def promises_and_does_not_keep_it(patch: pytest.MonkeyPatch) -> None:
         (no_room_for_drift, skewed, "One acknowledges", 10),
         (lease_from_the_answer_on, skewed, "One acknowledges", 20),
         (acknowledges_without_looking_at_the_clock, pausing, "One acknowledges", 40),
-        (asks_too_few_nodes, None, "Nothing is lost", 20),
-        (does_not_fetch_what_others_have, None, "Nothing is lost", 200),
+        (asks_too_few_nodes, falling, "Nothing is lost", 10),
+        (does_not_fetch_what_others_have, falling, "Nothing is lost", 200),
         (promises_and_does_not_keep_it, wild, "Nothing is lost", 10),
     ],
 )
