@@ -16,7 +16,7 @@ from typing import BinaryIO
 from sluice.datastream.file.file_system import flush_folder
 from sluice.gateway.errors import Fatal
 
-__all__ = ["lock_folder", "make_folder", "open_regular", "replace_file"]
+__all__ = ["lock_folder", "make_folder", "open_regular", "read_small_text", "replace_file"]
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -33,6 +33,23 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def read_small_text(path: Path, expected: str) -> str | None:
+    """Return the text of a small file; None: there is none.
+
+    Args:
+        expected: the content, in words, for the error.
+
+    Raises:
+        Fatal: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fatal(str(path), got=str(error), expected=expected) from error
 
 
 def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:

@@ -32,13 +32,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from sluice.gateway.errors import Fatal, InvalidInput
-from sluice.gateway.regular_files import replace_file
+from sluice.gateway.regular_files import read_small_text, replace_file
 
 __all__ = [
     "CLOCK_DRIFT_MAX",
@@ -63,10 +63,11 @@ LOOK_SECONDS: Final = 1.0
 TAKING_SECONDS_MAX: Final = 60.0
 """The longest time that a node keeps a term without being active."""
 HEARD_AHEAD_MAX: Final = 1_000_000
-"""How far above the granted epochs one that a node tells of is believed."""
+"""The highest distance from the granted epochs at which an epoch that a node tells of is believed."""
 BEHIND_SECONDS: Final = 1.0
-"""How much longer a node waits that knows of one with more blocks: that one need not fetch them."""
+"""The further wait of a node that knows of one with more blocks: that one need not fetch them."""
 JITTER_SECONDS: Final = 0.5
+"""The longest further wait that is drawn, so that two nodes seldom claim at a time."""
 RENEWALS_PER_LEASE: Final = 4
 """Three renewals may fail before the lease ends."""
 
@@ -95,14 +96,7 @@ class ClusterRecord:
 
     def encode(self) -> bytes:
         """Return it as JSON."""
-        return json.dumps(
-            {
-                "epoch": self.epoch,
-                "node_count": self.node_count,
-                "min_standbys": self.min_standbys,
-                "nodes": dict(self.nodes),
-            }
-        ).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> ClusterRecord:
@@ -113,9 +107,7 @@ class ClusterRecord:
             numbers = [found["epoch"], found["node_count"], found["min_standbys"]]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _unreadable("cluster", data) from None
-        if any(type(one) is not int or not 0 <= one <= _EPOCH_MAX for one in numbers):
-            raise _unreadable("cluster", data)
-        if any(not isinstance(one, str) for one in nodes.values()):
+        if not all(map(_is_count, numbers)) or not _are_texts(*nodes.values()):
             raise _unreadable("cluster", data)
         return cls(numbers[0], numbers[1], numbers[2], nodes)
 
@@ -134,14 +126,7 @@ class Holder:
 
     def encode(self) -> bytes:
         """Return it as JSON."""
-        return json.dumps(
-            {
-                "epoch": self.epoch,
-                "address": self.address,
-                "instance": self.instance,
-                "successor": self.successor,
-            }
-        ).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Holder:
@@ -152,11 +137,17 @@ class Holder:
             epoch = found["epoch"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _unreadable("holder", data) from None
-        if type(epoch) is not int or not 0 <= epoch <= _EPOCH_MAX:
-            raise _unreadable("holder", data)
-        if any(not isinstance(one, str) for one in words):
+        if not _is_count(epoch) or not _are_texts(*words):
             raise _unreadable("holder", data)
         return cls(epoch, *words)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _EPOCH_MAX
+
+
+def _are_texts(*values: object) -> bool:
+    return all(isinstance(one, str) for one in values)
 
 
 def _unreadable(what: str, data: bytes) -> InvalidInput:
@@ -201,18 +192,20 @@ class ElectionRules:
 
     @property
     def nodes_needed(self) -> int:
-        """How many nodes, with itself, must promise their epoch to one that is to lead."""
+        """The number of nodes, with itself, that must promise an epoch to the node that is to lead in it."""
         return max(1, self.node_count - self.min_standbys)
 
     @property
     def nodes_to_claim(self) -> int:
-        """How many nodes, with itself, a node must reach to claim by itself: with fewer it could not lead, or
-        could not acknowledge."""
+        """The number of nodes, with itself, that a node must reach to claim by itself.
+
+        With fewer it could not lead, or could not acknowledge.
+        """
         return max(self.nodes_needed, self.min_standbys + 1)
 
     @property
     def held_seconds(self) -> float:
-        """How long a node holds a lease by its own clock, from the moment at which it asked for it."""
+        """The time for which a node holds a lease, by its own clock, from the moment at which it asked."""
         return self.lease_seconds * (1 - CLOCK_DRIFT_MAX)
 
     @property
@@ -290,23 +283,22 @@ class Election:
         self._look_at = now + LOOK_SECONDS
         self._renew_at = now + self.rules.renew_seconds / 2
 
-    def joined(self, answering: int, *, is_level: bool) -> ClusterRecord | None:
+    def joined(self, *, is_level: bool) -> ClusterRecord | None:
         """Return the record with this node, to be written if it is unchanged; None: it does not join now.
 
+        The first record needs all nodes.
+
         Args:
-            answering: nodes that answer this one, with itself: the first record needs all of them.
-            is_level: this node has what the node with the term has: a new disk needs that.
+            is_level: this node has what the active node has: a new disk needs that.
         """
-        rules, there = self.rules, self._disk_there
-        found = None if self.seen is None else self.seen.cluster
-        if found is None and answering < rules.node_count:
+        rules, found = self.rules, None if self.seen is None else self.seen.cluster
+        if self.misfit is not None or self.is_member or (self._disk_there is not None and not is_level):
             return None
-        is_known = there is not None and not is_level
-        if self.misfit is not None or self.is_member or is_known:
-            return None
-        found = found or ClusterRecord(0, rules.node_count, rules.min_standbys, {})
-        nodes = {**found.nodes, self.address: self.promise.disk}
-        return ClusterRecord(found.epoch, found.node_count, found.min_standbys, nodes)
+        if found is None:
+            if self.answering < rules.node_count:
+                return None
+            found = ClusterRecord(0, rules.node_count, rules.min_standbys, {})
+        return replace(found, nodes={**found.nodes, self.address: self.promise.disk})
 
     def why_no_member(self) -> str | None:
         """Return why this node's promise does not count; None: it does."""
@@ -375,10 +367,7 @@ class Election:
         assert found is not None
         heard = self._heard if self._heard <= found.epoch + HEARD_AHEAD_MAX else self.promise.epoch
         epoch = max(found.epoch, heard) + 1
-        return (
-            ClusterRecord(epoch, found.node_count, found.min_standbys, found.nodes),
-            Holder(epoch, self.address, self.instance),
-        )
+        return replace(found, epoch=epoch), Holder(epoch, self.address, self.instance)
 
     def claimed(self, epoch: int, asked_at: float) -> None:
         """The coordinator granted the term."""
@@ -494,22 +483,17 @@ def read_promise(data_dir: Path) -> Promise:
     """
     path = data_dir / PROMISE_FILE_NAME
     expected = 'an object such as {"epoch": 7, "candidate": "5f0c…", "disk": "9d41…"}'
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    text = read_small_text(path, expected)
+    if text is None:
         promise = Promise(secrets.token_hex(8))
         write_promise(data_dir, promise)
         return promise
-    except (OSError, UnicodeDecodeError) as error:
-        raise Fatal(str(path), got=str(error), expected=expected) from error
     try:
         found = json.loads(text)
         promise = Promise(found["disk"], found["epoch"], found["candidate"])
     except (ValueError, KeyError, TypeError, RecursionError):
         promise = Promise("")
-    texts = promise.disk, promise.candidate
-    is_epoch = type(promise.epoch) is int and 0 <= promise.epoch <= _EPOCH_MAX
-    if not promise.disk or not is_epoch or any(not isinstance(one, str) for one in texts):
+    if not promise.disk or not _is_count(promise.epoch) or not _are_texts(promise.disk, promise.candidate):
         raise Fatal(str(path), got=repr(text[:200]), expected=expected)
     return promise
 

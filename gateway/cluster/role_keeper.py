@@ -44,7 +44,7 @@ from sluice.gateway.limits import DISK_PROBE_SECONDS
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.replication_quorum import unconfirmed
-from sluice.gateway.regular_files import replace_file
+from sluice.gateway.regular_files import read_small_text, replace_file
 from sluice.gateway.store.block_store import BlockStore
 
 __all__ = ["ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_role"]
@@ -498,12 +498,9 @@ def read_role(data_dir: Path) -> RoleRecord | None:
         Fatal: the file cannot be read. A node that guesses its role could be a second active one.
     """
     path = data_dir / ROLE_FILE_NAME
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    text = read_small_text(path, _EXPECTED)
+    if text is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Fatal(str(path), got=str(error), expected=_EXPECTED) from error
     try:
         found = json.loads(text)
         role, followed = found["role"], found.get("followed")

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from sluice.gateway.blocks.block_numbers import height_of
 from sluice.gateway.cluster.cluster_view import Statement
 from sluice.gateway.cluster.coordinator import Grant, LeaseCoordinator
 from sluice.gateway.cluster.election import (
@@ -46,9 +47,11 @@ __all__ = ["EpochWatch", "Role", "TermKeeper", "boot_seconds"]
 log = logging.getLogger(__name__)
 
 TERM_LOOK_SECONDS: Final = 0.1
-"""How long a node may be active without a term; it acknowledges nothing meanwhile."""
+"""The longest time that a node is active without a term; it acknowledges nothing meanwhile."""
 TICK_SECONDS: Final = 0.25
-LEVEL_LOOK_SECONDS: Final = 0.02
+"""Time between two checks whether a renewal or a look is due."""
+PROMISES_LOOK_SECONDS: Final = 0.02
+"""Time between two checks whether enough nodes have promised, and this one has their blocks."""
 TAKE_OVER_SECONDS: Final = 30.0
 """The longest time from a claim by itself to the active role; then the node lets others try."""
 RELEASE_SECONDS_MAX: Final = 2.0
@@ -196,7 +199,7 @@ class TermKeeper:
                     await self._promise(epoch, self.election.instance)
                     self._watch = self._open_watch(epoch)
                     while (reason := self._lacks()) is not None:  # noqa: ASYNC110 - reports change it
-                        await asyncio.sleep(LEVEL_LOOK_SECONDS)
+                        await asyncio.sleep(PROMISES_LOOK_SECONDS)
             except TimeoutError:
                 await self.give_up()
                 raise Fatal("take over", got=str(reason), expected="every acknowledged block here") from None
@@ -315,11 +318,10 @@ class TermKeeper:
         if not election.is_look_due(self._clock()) or self._taking.locked():
             return
         await self._look()
-        lasts, last = [one.last for one in self._neighbours()], self._store.last_number
-        election.answering = len(lasts) + 1
+        own = height_of(self._store.last_number)
         should = election.should_claim(
             self._clock(),
-            is_behind=_number(last) < max(map(_number, lasts), default=-1),
+            is_behind=any(height_of(one.last) > own for one in self._neighbours()),
             jitter=self._dice.random(),
         )
         is_idle = self._activating is None or self._activating.done()
@@ -393,12 +395,13 @@ class TermKeeper:
         try:
             seen = await self._coordinator.look()
             election.looked(seen, self._clock())
-            neighbours, own = self._neighbours(), _number(self._store.last_number)
+            neighbours, own = self._neighbours(), height_of(self._store.last_number)
+            election.answering = len(neighbours) + 1
             for one in neighbours:  # one that takes over may not have every acknowledged block yet
                 is_leading = seen.holder is not None and one.instance == seen.holder.instance
-                if is_leading and one.role == Phase.ACTIVE.value and own >= _number(one.last):
+                if is_leading and one.role == Phase.ACTIVE.value and own >= height_of(one.last):
                     self._is_level = True
-            cluster = election.joined(len(neighbours) + 1, is_level=self._is_level)
+            cluster = election.joined(is_level=self._is_level)
             if cluster is not None:
                 if await self._coordinator.join(seen, cluster):
                     log.info("joined the cluster", extra=fields(nodes=", ".join(cluster.nodes)))
@@ -467,10 +470,6 @@ class TermKeeper:
         if self._was_away:
             log.info("the coordinator answers again")
         self._was_away = False
-
-
-def _number(block: int | None) -> int:
-    return -1 if block is None else block
 
 
 def _refused(why: str) -> RoleRefused:

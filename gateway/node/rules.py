@@ -6,6 +6,7 @@ Pure. Seconds become nanoseconds here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sluice.datastream import ServerLimits
 from sluice.gateway.addresses import Address
@@ -93,10 +94,13 @@ def own_addresses(settings: Settings) -> set[Address]:
 
 def peer_tls(settings: Settings) -> ClientTls | None:
     """Return the certificates for connections to peers; None: no TLS."""
-    files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
-    if settings.catchup_tls_ca is None:
+    return _client_tls(settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
+
+
+def _client_tls(ca: Path | None, *pair: Path | None) -> ClientTls | None:
+    if ca is None:
         return None
-    return ClientTls(*(None if file is None else str(file) for file in files))
+    return ClientTls(str(ca), *(None if file is None else str(file) for file in pair))
 
 
 def coordinator(settings: Settings) -> LeaseCoordinator | None:
@@ -127,13 +131,11 @@ def coordinator(settings: Settings) -> LeaseCoordinator | None:
             expected="the address at which others reach this node: it is its name in the election",
             where=where,
         )
-    files = (settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key)
-    tls = None if files[0] is None else ClientTls(*(None if one is None else str(one) for one in files))
     return EtcdCoordinator(
         [str(one) for one in settings.failover_etcd],
         settings.failover_cluster,
         settings.failover_lease_seconds,
-        tls,
+        _client_tls(settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key),
     )
 
 

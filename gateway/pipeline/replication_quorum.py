@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.gateway.blocks.block_numbers import height_of
 from sluice.gateway.blocks.chain import Chain
 
 __all__ = ["DurableHeight", "QuorumState", "ReplicationQuorum", "StandbyNote", "unconfirmed"]
@@ -145,7 +146,7 @@ class ReplicationQuorum:
             self._forget_process(peer.instance, peer)
             peer.instance, peer.height, peer.other_chain = report.instance, None, None
         was_connected, peer.said, peer.is_unknown = peer.said is not None, report, False
-        number = _number(report.number)
+        number = height_of(report.number)
         if number < peer.highest:
             self._note(
                 peer, f"has {_block(report.number)}, and had block {peer.highest}: was its disk replaced?"
@@ -164,7 +165,7 @@ class ReplicationQuorum:
         peer = self._peers[address]
         if peer.said is None or report.instance != peer.instance or report.number is None:
             return  # it has gone, or has reported this already
-        if _number(peer.height) < report.number and (own := self._own.get(report.number)) is not None:
+        if height_of(peer.height) < report.number and (own := self._own.get(report.number)) is not None:
             self._compare(peer, report.number, report.root_hash, own)
             self._count()
 
@@ -193,7 +194,7 @@ class ReplicationQuorum:
         """Return a block of ours whose root hash `recalled` needs."""
         peers = self._peers.values()
         return min(
-            (_number(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None
+            (height_of(peer.said.number) for peer in peers if peer.said and peer.is_unknown), default=None
         )
 
     def ahead(self) -> tuple[int, list[str]]:
@@ -204,7 +205,7 @@ class ReplicationQuorum:
             for peer in self._peers.values()
             if peer.said is not None
             and not self._is_here(peer)
-            and _number(peer.said.number) > last >= 0
+            and height_of(peer.said.number) > last >= 0
             and peer.height != last
             and peer.other_chain is None
         ]
@@ -235,7 +236,7 @@ class ReplicationQuorum:
     def behind_blocks(self) -> list[int]:
         """Return by how many blocks each connected node with this node's chain is behind."""
         return [
-            max(0, self._last_number - _number(peer.said.number))
+            max(0, self._last_number - height_of(peer.said.number))
             for peer in self._counted()
             if peer.said is not None and peer.other_chain is None
         ]
@@ -245,7 +246,7 @@ class ReplicationQuorum:
         lasts: dict[str, int | None] = {}
         for peer in self._counted():
             if peer.said is not None and peer.other_chain is None:
-                lasts[peer.instance] = max(peer.said.number, lasts.get(peer.instance), key=_number)
+                lasts[peer.instance] = max(peer.said.number, lasts.get(peer.instance), key=height_of)
         return list(lasts.values())
 
     def connected_count(self) -> int:
@@ -276,7 +277,7 @@ class ReplicationQuorum:
             self._compare(peer, number, root_hash, own)
         else:
             peer.is_unknown = True
-            if _number(peer.height) > number:
+            if height_of(peer.height) > number:
                 peer.height = None
 
     def _compare(self, peer: _Peer, number: int, root_hash: bytes, own: bytes) -> None:
@@ -327,10 +328,6 @@ def unconfirmed(quorum: QuorumState, awaiting: tuple[int, int]) -> str:
         f"{blocks} not acknowledged before {quorum.min_standbys} other {nodes} (commit.min_standbys) have "
         f"{them} on disk: {states}"
     )
-
-
-def _number(number: int | None) -> int:
-    return -1 if number is None else number
 
 
 def _block(number: int | None) -> str:

@@ -194,7 +194,6 @@ class NodeReport:
             "missing_blocks": self.distance_blocks or 0,
             "awaiting_standbys": self.awaiting_standbys,
             "http_address": dict(self.addresses).get("HTTP", ""),
-            **({} if self.election is None else {"epoch": self.election.epoch}),
             CLUSTER_KEY: {
                 "one_active": self.has_one_active,
                 "hears": None if self.hears is None else _within(self.hears, HEARS_BYTES_MAX),

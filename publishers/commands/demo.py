@@ -153,8 +153,8 @@ def command(
         engine=engine or ("local" if quick else "spark"),
         master=master,
         ledger_keys=ledger_keys,
-        grpc=_first_nodes(grpc, "grpc.address") if stay or grpc else None,
-        tcp=_first_nodes(tcp, "tcp.address") if stay or tcp else None,
+        grpc=_address(grpc, "grpc.address", stay=stay),
+        tcp=_address(tcp, "tcp.address", stay=stay),
         maker=maker,
     )
     for number in unless_ignored(signal.SIGTERM, signal.SIGHUP):
@@ -179,32 +179,37 @@ def command(
         _stay(options, result)
 
 
-def _first_nodes(given: str | None, setting: str) -> str | None:
-    """Return the first node's address: the given one, or the default of `sluice serve` if it is free."""
+def _address(given: str | None, setting: str, *, stay: bool) -> str | None:
+    """Return the first node's address; None: a free port. One that stays takes the default if it is free."""
     if given is not None:
         return str(parse_address(given))
-    (address,) = (one.default for one in SETTINGS if one.name == setting)
-    assert isinstance(address, Address)
+    if not stay:
+        return None
+    default = _default(setting)
     try:
-        socket.create_server((address.host, address.port)).close()
+        socket.create_server((default.host, default.port)).close()
     except OSError:
         return None
-    return str(address)
+    return str(default)
+
+
+def _default(setting: str) -> Address:
+    (address,) = (one.default for one in SETTINGS if one.name == setting)
+    assert isinstance(address, Address)
+    return address
 
 
 def _stay(options: DemoOptions, result: DemoResult) -> None:
     """Run the nodes on until Ctrl-C."""
     with _Display(Console()) as display, nodes_again(options, result.first_block, display) as cluster:
-        (default,) = (one.default for one in SETTINGS if one.name == "grpc.address")
-        node = "" if cluster.grpc[0] == str(default) else f" --node {cluster.grpc[0]}"
-        host, port = cluster.tcp[0].rsplit(":", 1)
-        code = f"print(next(iter_entries('{host}', {port}, from_entry=0)))"
-        code = f"from sluice.datastream import iter_entries; {code}"
+        node = "" if cluster.grpc[0] == str(_default("grpc.address")) else f" --node {cluster.grpc[0]}"
+        tcp = parse_address(cluster.tcp[0])
+        first = f"next(iter_entries({tcp.host!r}, {tcp.port}, from_entry=0))"
         lines = (
             "The nodes run until Ctrl-C. In another terminal:",
             f"  sluice block latest{node}",
             f"  sluice subscribe --from first{node}",
-            f'  python -c "{code}"',
+            f'  python -c "from sluice.datastream import iter_entries; print({first})"',
         )
         click.echo("\n".join(("", *lines)))
         with suppress(KeyboardInterrupt):

@@ -137,12 +137,11 @@ class Show:
 
 def run_demo(options: DemoOptions, show: Show) -> DemoResult:
     """Run the demo, and stop all that it started."""
-    source, arguments = _chain(options, show)
+    source = _chain(options, show)
     places = {place.number: place for place in blocks_in(source)}
     check_no_gaps(str(source), list(places.values()))
     first, last = min(places), max(places)
-    if first > 0:
-        arguments += ["--first-block", str(first)]
+    arguments = _node_words(options, first)
     files = BlockFileReader(LocalStore())
     lock = threading.Lock()
 
@@ -187,9 +186,7 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
 @contextmanager
 def nodes_again(options: DemoOptions, first_block: int, show: Show) -> Iterator[Cluster]:
     """Start the nodes again on what they have after a demo; stop them at the end."""
-    arguments = _key_words(options)
-    if first_block > 0:
-        arguments += ["--first-block", str(first_block)]
+    arguments = _node_words(options, first_block)
     cluster = Cluster(options.folder, arguments, options.grpc, options.tcp)
     try:
         _start(cluster, show)
@@ -229,24 +226,27 @@ def _await_all(publishing: _Publishing, readers: dict[str, Reader], cluster: Clu
         time.sleep(_LOOK_SECONDS)
 
 
-def _chain(options: DemoOptions, show: Show) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, and how the nodes verify them."""
+def _chain(options: DemoOptions, show: Show) -> Path:
+    """Return the folder of blocks; make them if none are given."""
     if options.source is not None:
-        return options.source, _key_words(options)
+        return options.source
     source = options.folder / "blocks"
     source.mkdir()
     key: Ed25519PrivateKey = key_of_seed(SEED)
     for block in BlockMaker(SEED, key, options.maker).blocks(options.block_count):
         write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
         show.progress(DemoProgress("making blocks", block.number + 1, options.block_count))
-    return source, _key_words(options)
+    return source
 
 
-def _key_words(options: DemoOptions) -> list[str]:
+def _node_words(options: DemoOptions, first_block: int) -> list[str]:
+    """Return how the nodes verify the blocks, and which is their first."""
     if options.source is None:
-        return ["--ledger-key", f"ed25519:{public_key_hex(key_of_seed(SEED))}"]
-    keys = [word for key in options.ledger_keys for word in ("--ledger-key", key)]
-    return keys or ["--verify", "hash"]
+        words = ["--ledger-key", f"ed25519:{public_key_hex(key_of_seed(SEED))}"]
+    else:
+        keys = [word for key in options.ledger_keys for word in ("--ledger-key", key)]
+        words = keys or ["--verify", "hash"]
+    return [*words, "--first-block", str(first_block)] if first_block > 0 else words
 
 
 # --- the publishers -----------------------------------------------------------------------------------------

@@ -167,14 +167,17 @@ def test_who_may_claim(seen: Seen, reason: str | None) -> None:
 def test_joining() -> None:
     node, own = election(), {"a:1": "disk-a"}
     node.looked(Seen(None, None), 100)
-    assert node.joined(2, is_level=False) is None  # the first record takes all nodes
-    assert node.joined(3, is_level=False) == ClusterRecord(0, 3, 1, own)
+    node.answering = 2
+    assert node.joined(is_level=False) is None  # the first record takes all nodes
+    node.answering = 3
+    assert node.joined(is_level=False) == ClusterRecord(0, 3, 1, own)
     node.looked(Seen(ClusterRecord(7, 3, 1, {"b:1": "disk-b"}), None), 100)
-    assert node.joined(1, is_level=False) == ClusterRecord(7, 3, 1, {"b:1": "disk-b"} | own)
+    node.answering = 1
+    assert node.joined(is_level=False) == ClusterRecord(7, 3, 1, {"b:1": "disk-b"} | own)
     assert not node.is_member
     for seen in (FREE, Seen(ClusterRecord(4, 3, 1, {"b:1": "", "c:1": "", "d:1": ""}), None)):
         node.looked(seen, 100)
-        assert node.joined(3, is_level=True) is None
+        assert node.joined(is_level=True) is None
         assert node.is_member is (seen is FREE)
 
 
@@ -182,8 +185,8 @@ def test_a_new_disk_at_an_old_address_joins_when_it_has_what_the_active_node_has
     node = election()
     node.looked(Seen(ClusterRecord(4, 3, 1, NODES | {"a:1": "other"}), HELD.holder), 100)
     assert not node.is_member
-    assert node.joined(3, is_level=False) is None
-    assert node.joined(3, is_level=True) == ClusterRecord(4, 3, 1, NODES)
+    assert node.joined(is_level=False) is None
+    assert node.joined(is_level=True) == ClusterRecord(4, 3, 1, NODES)
 
 
 def test_the_next_epoch_is_above_all_that_are_known() -> None:

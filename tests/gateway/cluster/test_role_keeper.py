@@ -743,6 +743,8 @@ def test_a_drain_that_nobody_ends_leaves_a_standby_if_the_term_has_ended(tmp_pat
         async with asyncio.timeout(10):
             while keeper.phase is not Phase.STANDBY:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+        assert keeper.phase is Phase.STANDBY
+        await stage.publisher("Alice").expect_end(SENT_ELSEWHERE)
         await keeper.close()
 
     play(tmp_path, scene)

@@ -18,6 +18,7 @@ from sluice.publishers.demo.demo import (
     _chain,
     _claims_of_chain,
     _claims_of_race,
+    _node_words,
     run_demo,
 )
 from sluice.publishers.demo.misbehaving import Misbehaviour, Outcome
@@ -87,7 +88,8 @@ def test_every_claim_about_the_race_can_fail() -> None:
 
 def test_made_blocks_have_a_key_of_their_own(tmp_path: Path) -> None:
     shown = Shown()
-    source, arguments = _chain(DemoOptions(tmp_path, block_count=3), shown)
+    options = DemoOptions(tmp_path, block_count=3)
+    source, arguments = _chain(options, shown), _node_words(options, 0)
     assert [block.number for block in read_chain(source)] == [0, 1, 2]
     assert arguments[0] == "--ledger-key"
     assert TrustedKeys.parse([arguments[1]]).ed25519
@@ -98,9 +100,11 @@ def test_made_blocks_have_a_key_of_their_own(tmp_path: Path) -> None:
 
 def test_a_source_without_a_key_is_checked_by_hash_alone(tmp_path: Path) -> None:
     (tmp_path / "0.blk").touch()
-    assert _chain(DemoOptions(tmp_path, source=tmp_path), Show()) == (tmp_path, ["--verify", "hash"])
+    options = DemoOptions(tmp_path, source=tmp_path)
+    assert (_chain(options, Show()), _node_words(options, 0)) == (tmp_path, ["--verify", "hash"])
     trusted = DemoOptions(tmp_path, source=tmp_path, ledger_keys=("ed25519:00",))
-    assert _chain(trusted, Show()) == (tmp_path, ["--ledger-key", "ed25519:00"])
+    assert (_chain(trusted, Show()), _node_words(trusted, 0)) == (tmp_path, ["--ledger-key", "ed25519:00"])
+    assert _node_words(trusted, 7) == ["--ledger-key", "ed25519:00", "--first-block", "7"]
 
 
 def test_a_source_without_blocks_is_refused_before_anything_starts(tmp_path: Path) -> None:
