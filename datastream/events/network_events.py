@@ -10,11 +10,18 @@ Source: docs/spec/stream-file.md section 5.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Self
 
-from sluice.datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
+from sluice.datastream.events.protobuf import (
+    UNKNOWN_FIELDS,
+    Field,
+    FieldKind,
+    MessageTable,
+    decode_message,
+    encode_message,
+)
 from sluice.datastream.layout import BOOKMARK_TYPE
 
 __all__ = [
@@ -84,7 +91,10 @@ class NetworkEvent:
 
     def encode(self) -> bytes:
         """Return the entry's data; EventValueWrong when a value does not fit its field."""
-        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.TABLE.defaults}
+        debug = values.get("debug")
+        if debug is not None:
+            values["debug"] = {"message": debug.message, UNKNOWN_FIELDS: debug.unknown_fields}
         return encode_message(self.TABLE, values)
 
 
