@@ -14,9 +14,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.publishers import limits
-from sluice.publishers.errors import BadBlock, FrameError, PublisherError
+from sluice.publishers.errors import BadBlock, FrameError, PrepareError, PublisherError
+from sluice.publishers.rows.decodes import DECODES, table_batches
+from sluice.publishers.rows.table import BlockView, Table
 from sluice.publishers.spark.schema import (
     ALL_BLOCKS,
     BLOCK_NUMBER,
@@ -27,7 +30,7 @@ from sluice.publishers.spark.schema import (
     arrow_schema,
 )
 
-__all__ = ["blocks_in", "root_row", "row_batches", "rows_in"]
+__all__ = ["blocks_in", "decoded_batches", "root_row", "row_batches", "rows_in"]
 
 _BYTES_FIXED: Final = 8  # of a number, or of a null
 _LARGE_BYTES: Final = 1024 * 1024
@@ -92,6 +95,33 @@ def _size_of(value: Any) -> int:
     if isinstance(value, Sequence):
         return sum(map(len, value))
     return _BYTES_FIXED
+
+
+def decoded_batches(
+    blocks: Iterable[tuple[int, Sequence[bytes]]], decode: str, columns: Mapping[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of what a source gives for a `decode` of blocks.
+
+    Args:
+        blocks: number and items of each.
+
+    Raises:
+        BadBlock: a block has no such rows: it cannot be hashed, or an item has no kind.
+    """
+    if decode == "blocks":
+        return row_batches(({BLOCK_NUMBER: number, ITEMS: items} for number, items in blocks), columns)
+    return table_batches((_table_of(number, items, decode, columns) for number, items in blocks), columns)
+
+
+def _table_of(
+    number: int, items: Sequence[bytes], decode: str, columns: Mapping[str, pa.DataType]
+) -> tuple[Table, int]:
+    try:
+        return DECODES[decode].table(BlockView(number, items), columns), sum(map(len, items))
+    except ItemError as error:
+        raise BadBlock(number, str(error)) from error
+    except PrepareError as error:
+        raise BadBlock(number, error.reason) from error
 
 
 # --- rows and blocks of batches -----------------------------------------------------------------------------

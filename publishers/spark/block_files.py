@@ -10,15 +10,18 @@ Source: docs/spark.md, "Sources", "Block files".
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.publishers.blocks.block_check import OfferCheck
 from sluice.publishers.blocks.block_places import (
     FILE_LOOK_SECONDS,
@@ -29,22 +32,18 @@ from sluice.publishers.blocks.block_places import (
     check_no_gaps,
     read_if_whole,
 )
-from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
-from sluice.publishers.limits import (
-    ARROW_BATCH_HASHES,
-    ARROW_BATCH_ROWS,
-)
 from sluice.publishers.number_range import NumberRange, cut_by_weight
-from sluice.publishers.spark.batches import root_row, row_batches
+from sluice.publishers.rows.decodes import DECODES, table_batches
+from sluice.publishers.rows.table import BlockView, Table
+from sluice.publishers.spark.batches import row_batches
 from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter, block_target
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.schema import (
-    BLOCK_COLUMNS,
     BLOCK_NUMBER,
     CORRUPT,
     ITEMS,
-    ROOT_COLUMNS,
+    block_columns,
     check_schema,
     columns_of,
     spark_schema,
@@ -58,8 +57,8 @@ __all__ = [
     "FileRange",
 ]
 
-_COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
-"""The columns of each `decode`."""
+_ROW_A_BLOCK: Final = ("blocks", "hashes", "headers")
+T = TypeVar("T")
 _ALL: Final = NumberRange()
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
 
@@ -190,7 +189,7 @@ class BlockFilesStreamReader(NumberStreamReader):
 
 def _columns(options: FileOptions) -> dict[str, pa.DataType]:
     """Return the columns of the source: names and Arrow types."""
-    columns = dict(_COLUMNS[options.decode])
+    columns = dict(block_columns(options.decode))
     if options.is_permissive:
         columns[CORRUPT] = pa.string()
     return columns
@@ -218,28 +217,60 @@ def _row_batches(
     options: FileOptions, columns: Mapping[str, pa.DataType], partition: InputPartition, *, is_stream: bool
 ) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, FileRange)
-    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else ARROW_BATCH_ROWS
-    return row_batches(_rows(options, columns, partition, is_stream), columns, rows_max)
+    if set(columns) == {BLOCK_NUMBER} and options.decode in _ROW_A_BLOCK:
+        return row_batches(({BLOCK_NUMBER: place.number} for place in partition.places), columns)
+    if options.decode == "blocks":
+        rows = _each(
+            options,
+            partition,
+            lambda block, _: {BLOCK_NUMBER: block.number, ITEMS: block.items},
+            lambda number, reason: {BLOCK_NUMBER: number, CORRUPT: reason},
+            is_stream=is_stream,
+        )
+        return row_batches(rows, columns)
+    table = DECODES[options.decode].table
+
+    def opened(block: Block, summary: BlockSummary | None) -> tuple[Table, int]:
+        return table(BlockView(block.number, block.items, summary), columns), block.size_bytes
+
+    def corrupt(number: int, reason: str) -> tuple[Table, int]:
+        return {BLOCK_NUMBER: [number], CORRUPT: [reason]}, len(reason)
+
+    return table_batches(_each(options, partition, opened, corrupt, is_stream=is_stream), columns)
 
 
-def _rows(
-    options: FileOptions, columns: Mapping[str, pa.DataType], partition: FileRange, is_stream: bool
-) -> Iterator[dict[str, Any]]:
-    if set(columns) == {BLOCK_NUMBER}:
-        yield from ({BLOCK_NUMBER: place.number} for place in partition.places)
-        return
+def _each(
+    options: FileOptions,
+    partition: FileRange,
+    use: Callable[[Block, BlockSummary | None], T],
+    refuse: Callable[[int, str], T],
+    *,
+    is_stream: bool,
+) -> Iterator[T]:
+    """Yield what `use` makes of each block, and `refuse` of the number of a damaged file and the reason."""
     check = OfferCheck() if options.is_checked else None
     with options.folders.reader() as reader:
         for place in partition.places:
             if is_stream and place.entry < 0:
                 _await_whole(options.folders.store(), reader, place)
             try:
-                row = _row(options, check, reader, place)
+                used = _used(reader.read(place), place, check, use)
             except BlockFileError as error:
                 if not options.is_permissive:
                     raise
-                row = {BLOCK_NUMBER: place.number, CORRUPT: str(error)}
-            yield row
+                used = refuse(place.number, str(error))
+            yield used
+
+
+def _used(
+    block: Block, place: BlockPlace, check: OfferCheck | None, use: Callable[[Block, BlockSummary | None], T]
+) -> T:
+    try:
+        return use(block, None if check is None else check.check(block))
+    except (BadBlock, PrepareError) as error:
+        raise BlockFileError(str(place), f"bad block: {error.reason}") from error
+    except ItemError as error:
+        raise BlockFileError(str(place), f"bad block: {error}") from error
 
 
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
@@ -249,16 +280,3 @@ def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -
             if read_if_whole(store, reader, place) is not None:
                 return
         time.sleep(FILE_LOOK_SECONDS)
-
-
-def _row(
-    options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
-) -> dict[str, Any]:
-    block = reader.read(place)
-    try:
-        summary = None if check is None else check.check(block)
-        if options.decode == "blocks":
-            return {BLOCK_NUMBER: block.number, ITEMS: block.items}
-        return root_row(summary or summary_of(block.number, block.items))
-    except (BadBlock, PrepareError) as error:
-        raise BlockFileError(str(place), f"bad block: {error.reason}") from error

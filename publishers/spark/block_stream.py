@@ -18,14 +18,12 @@ from pyspark.sql.types import StructType
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NumberRange, cut_evenly
 from sluice.publishers.sources.block_gateways import HeldRange
-from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.batches import decoded_batches
 from sluice.publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.options import processor_count
 from sluice.publishers.spark.schema import (
-    BLOCK_COLUMNS,
-    BLOCK_NUMBER,
-    ITEMS,
+    block_columns,
     check_schema,
     columns_of,
     spark_schema,
@@ -58,16 +56,18 @@ class BlockStreamDataSource(DataSource):
         return "blockstream"
 
     def schema(self) -> StructType:
-        """Return the columns of blocks."""
-        return spark_schema(BLOCK_COLUMNS)
+        """Return the columns that `decode` asks for; raise OptionError."""
+        return spark_schema(block_columns(SubscriptionOptions.parse(self.options).decode))
 
     def reader(self, schema: StructType) -> BlockStreamReader:
         """Return the reader of a batch; raise OptionError or SchemaError."""
-        return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
+        options = SubscriptionOptions.parse(self.options)
+        return BlockStreamReader(options, columns_of(schema, block_columns(options.decode)))
 
     def streamReader(self, schema: StructType) -> SubscriptionReader:
         """Return the reader of a stream; raise as `reader`."""
-        return SubscriptionReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
+        options = SubscriptionOptions.parse(self.options)
+        return SubscriptionReader(options, columns_of(schema, block_columns(options.decode)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
         """Return the writer of a batch.
@@ -181,5 +181,4 @@ def _batches(
     if partition.end <= partition.first:
         return
     blocks = options.connect().blocks(partition.first, partition.end - 1)
-    rows = ({BLOCK_NUMBER: block.number, ITEMS: block.items} for block in blocks)
-    yield from row_batches(rows, columns)
+    yield from decoded_batches(((block.number, block.items) for block in blocks), options.decode, columns)

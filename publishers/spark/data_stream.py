@@ -30,7 +30,7 @@ from sluice.publishers.sources.entry_server import EntryServers
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
 from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
-from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.batches import decoded_batches, row_batches
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.options import required
@@ -41,6 +41,7 @@ from sluice.publishers.spark.schema import (
     BLOCK_NUMBER,
     ITEMS,
     arrow_schema,
+    block_columns,
     columns_of,
     spark_schema,
 )
@@ -67,10 +68,13 @@ ENTRY_COLUMNS: Final[Mapping[str, pa.DataType]] = {
 _ARROW_OF: Final = {int: pa.int64(), bytes: pa.binary(), str: pa.string()}
 COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "entries": ENTRY_COLUMNS,
-    "blocks": BLOCK_COLUMNS,
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
-"""The columns of each `decode`."""
+"""The columns of each `decode` of entries."""
+
+
+def _columns(options: StreamOptions) -> Mapping[str, pa.DataType]:
+    return block_columns(options.decode) if options.has_blocks else COLUMNS[options.decode]
 
 
 @dataclass
@@ -100,7 +104,7 @@ class DataStreamDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that `decode` asks for; raise OptionError."""
-        return spark_schema(COLUMNS[StreamOptions.parse(self.options).decode])
+        return spark_schema(_columns(StreamOptions.parse(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a file; raise OptionError or SchemaError."""
@@ -109,13 +113,13 @@ class DataStreamDataSource(DataSource):
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
         expected = "the stream file, the data folder of a node, or the URL of an archive"
         path = required(self.options, "path", expected)
-        columns = columns_of(schema, COLUMNS[options.decode])
+        columns = columns_of(schema, _columns(options))
         if is_archive(path):
             network = None
-            if options.decode == "blocks" and (blocks := blocks_url(path, options.store)) != path.rstrip("/"):
+            if options.has_blocks and (blocks := blocks_url(path, options.store)) != path.rstrip("/"):
                 path, network = blocks, path
             return DataStreamReader(path, options, columns, network)
-        in_folder = block_file_in if options.decode == "blocks" else stream_file_in
+        in_folder = block_file_in if options.has_blocks else stream_file_in
         return DataStreamReader(in_folder(folder_of(path)), options, columns)
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
@@ -128,7 +132,7 @@ class DataStreamDataSource(DataSource):
             servers = parse_addresses(text, port_min=1)
         except AddressError as error:
             raise OptionError("server", repr(error.text), error.expected) from error
-        return DataStreamTcpReader(servers, options, columns_of(schema, COLUMNS[options.decode]))
+        return DataStreamTcpReader(servers, options, columns_of(schema, _columns(options)))
 
 
 class DataStreamReader(DataSourceReader):
@@ -164,7 +168,7 @@ class DataStreamReader(DataSourceReader):
 
     def _network(self) -> Path | str | None:
         """Return the network's stream, if the blocks of a native chain are read."""
-        if self._options.decode != "blocks" or not isinstance(self._path, Path):
+        if not self._options.has_blocks or not isinstance(self._path, Path):
             return self._network_url
         return network_file_of(self._path)
 
@@ -177,7 +181,7 @@ class DataStreamReader(DataSourceReader):
     def _wanted_pages(self, pages: PagesReader) -> tuple[int, int]:
         """Return the first page that can have something wanted, and the page behind the last."""
         first, last = self._options.first_number, self._options.last_number
-        if self._options.decode != "blocks":
+        if not self._options.has_blocks:
             if first >= pages.header.total_entries or last < first:
                 return 0, 0
             end = min(last, pages.header.total_entries - 1)
@@ -199,21 +203,28 @@ class DataStreamReader(DataSourceReader):
             if network is not None:
                 with NativePages(pages, self._opened(network)) as native:
                     entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
-                    batches = _block_batches(
-                        entries, run.first_number, partition.end_number, _with_number(self._columns)
-                    )
-                    yield from self._wanted(batches)
+                    stored = blocks_that_begin_in(entries, run.first_number, partition.end_number)
+                    first, last = wanted.first_number, wanted.last_number
+                    blocks = ((one.number, one.items) for one in stored if first <= one.number <= last)
+                    yield from decoded_batches(blocks, wanted.decode, self._columns)
                 return
             from_run = pages.read_from(run, read_page)
-            if wanted.decode == "blocks":
+            if wanted.has_blocks:
+                columns = self._columns if wanted.decode == "blocks" else BLOCK_COLUMNS
                 batches = block_batches(
                     from_run,
                     run.first_number,
                     run.end_number,
-                    _with_number(self._columns),
+                    _with_number(columns),
                     may_be_cut=isinstance(pages, ArchivePagesReader),
                 )
-                yield from self._wanted(batches)
+                batches = self._wanted(batches, columns)
+                if wanted.decode == "blocks":
+                    yield from batches
+                    return
+                rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+                blocks = ((row[BLOCK_NUMBER], row[ITEMS]) for row in rows)
+                yield from decoded_batches(blocks, wanted.decode, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
                 # Without the entries that a node has added to the page since `plan`.
@@ -227,13 +238,14 @@ class DataStreamReader(DataSourceReader):
                 else:
                     yield _page_batch(page, self._columns).slice(begin, end - begin)
 
-    def _wanted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted blocks of batches that have numbers, with the wanted columns."""
+    def _wanted(self, batches: Iterable[pa.RecordBatch], columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted blocks of batches that have numbers, with these columns."""
         first, last = self._options.first_number, self._options.last_number
+        names = list(columns)
         for batch in batches:
             numbers = batch.column(BLOCK_NUMBER)
             is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
-            yield batch.filter(is_wanted).select(list(self._columns))
+            yield batch.filter(is_wanted).select(names)
 
 
 def _with_number(columns: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:
@@ -278,22 +290,14 @@ class DataStreamTcpReader(NumberStreamReader):
         assert isinstance(partition, EntryRange)
         first, end = partition.first, partition.end
         entries = self._servers.entries(first)
-        if self._options.decode == "blocks":
-            return _block_batches(entries, first, end, self._columns)
+        if self._options.has_blocks:
+            stored = blocks_that_begin_in(entries, first, end)
+            blocks = ((block.number, block.items) for block in stored)
+            return decoded_batches(blocks, self._options.decode, self._columns)
         wanted = itertools.islice(entries, end - first)
         if self._options.decode == "events":
             return _event_batches(wanted, self._options, self._columns)
         return _entry_batches(wanted, self._columns)
-
-
-def _block_batches(
-    entries: Iterable[Entry], first: int, end: int, columns: Mapping[str, pa.DataType]
-) -> Iterator[pa.RecordBatch]:
-    rows = (
-        {BLOCK_NUMBER: stored.number, ITEMS: stored.items}
-        for stored in blocks_that_begin_in(entries, first, end)
-    )
-    return row_batches(rows, columns)
 
 
 def _event_batches(

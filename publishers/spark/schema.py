@@ -13,15 +13,20 @@ import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from sluice.publishers.errors import SchemaError
+from sluice.publishers.rows.decodes import DECODES
+from sluice.publishers.rows.table import TIME
 
 __all__ = [
     "ALL_BLOCKS",
@@ -35,6 +40,7 @@ __all__ = [
     "ROOT",
     "ROOT_COLUMNS",
     "arrow_schema",
+    "block_columns",
     "check_schema",
     "columns_of",
     "spark_schema",
@@ -56,21 +62,21 @@ BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
 }
 """The columns of blocks, in order, with their types in Arrow."""
 
-ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
-    BLOCK_NUMBER: pa.int64(),
-    ROOT: pa.binary(),
-    LAYOUT: pa.int64(),
-    PREVIOUS: pa.binary(),
-    ALL_BLOCKS: pa.binary(),
-}
+ROOT_COLUMNS: Final = DECODES["hashes"].columns
 """The columns of hashed blocks, in order, with their types in Arrow."""
 
 _SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
     pa.int64(): LongType(),
     pa.binary(): BinaryType(),
     pa.string(): StringType(),
-    pa.list_(pa.binary()): ArrayType(BinaryType()),
+    pa.bool_(): BooleanType(),
+    TIME: TimestampType(),
 }
+
+
+def block_columns(decode: str) -> Mapping[str, pa.DataType]:
+    """Return the columns that a source of blocks gives for a `decode`."""
+    return BLOCK_COLUMNS if decode == "blocks" else DECODES[decode].columns
 
 
 def arrow_schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -80,7 +86,17 @@ def arrow_schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
 
 def spark_schema(columns: Mapping[str, pa.DataType]) -> StructType:
     """Return columns as a schema of Spark."""
-    return StructType([StructField(name, _SPARK_TYPES[kind]) for name, kind in columns.items()])
+    return StructType([StructField(name, _spark_type(kind)) for name, kind in columns.items()])
+
+
+def _spark_type(kind: pa.DataType) -> DataType:
+    if pa.types.is_map(kind):
+        return MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return ArrayType(_spark_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return StructType([StructField(field.name, _spark_type(field.type)) for field in kind])
+    return _SPARK_TYPES[kind]
 
 
 def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -98,10 +114,9 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
         kind = offered.get(field.name)
         if kind is None:
             raise SchemaError(field.name, "a column to read", f"one of {', '.join(offered)}")
-        expected = _SPARK_TYPES[kind]
-        if type(field.dataType) is not type(expected) or not field.nullable:
-            got = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-            raise SchemaError(field.name, got, expected.simpleString())
+        got, expected = field.dataType.simpleString(), _spark_type(kind).simpleString()
+        if got != expected or not field.nullable:
+            raise SchemaError(field.name, got + ("" if field.nullable else " NOT NULL"), expected)
         wanted[field.name] = kind
     return wanted
 

@@ -57,11 +57,19 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
 """Entries in one batch of a streaming query."""
 FIRST, LATEST = "first", "latest"
-FILE_DECODES: Final = ("blocks", "hashes")
-STREAM_DECODES: Final = ("entries", "blocks", "events")
+BLOCK_DECODES: Final = (
+    "blocks",
+    "hashes",
+    "headers",
+    "items",
+    "transactions",
+    "state_changes",
+    "records",
+)
+STREAM_DECODES: Final = ("entries", "events", *BLOCK_DECODES)
 _FILE_NAMES: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _SUBSCRIPTION_NAMES: Final = GATEWAY_OPTIONS | option_names(
-    "from to partitions blocks_per_batch deadline_seconds path"
+    "from to partitions decode blocks_per_batch deadline_seconds path"
 )
 _STREAM_NAMES: Final = TLS_OPTIONS | option_names(
     "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
@@ -105,7 +113,7 @@ class FileOptions:
             last_block=last,
             **given(
                 partition_count=whole_number(options, "partitions", 1, PARTITIONS_MAX),
-                decode=one_of(options, "decode", FILE_DECODES),
+                decode=one_of(options, "decode", BLOCK_DECODES),
                 is_checked=flag(options, "check"),
                 mode=one_of(options, "mode", ("failfast", "permissive")),
                 blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
@@ -152,6 +160,7 @@ class SubscriptionOptions:
     """None: the last there is; for a stream, none."""
     partition_count: int | None = None
     """None: the processors for a batch, 1 for a stream."""
+    decode: str = "blocks"
     blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
@@ -170,6 +179,7 @@ class SubscriptionOptions:
                 begin=word if is_word else first,
                 last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
                 partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
+                decode=one_of(options, "decode", BLOCK_DECODES),
                 blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             ),
@@ -201,7 +211,7 @@ class StreamOptions:
     """None: by the bytes."""
     partition_count: int = field(default_factory=processor_count)
     first_number: int = 0
-    """The first entry; of a file or an archive with `decode` `blocks`, the first block."""
+    """The first entry; of a file or an archive that is read as blocks, the first block."""
     last_number: int = NUMBER_MAX
     """The last of them."""
     store: StoreOptions = field(default_factory=StoreOptions)
@@ -234,6 +244,11 @@ class StreamOptions:
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             )
         )
+
+    @property
+    def has_blocks(self) -> bool:
+        """True if rows are made of blocks, not of entries."""
+        return self.decode in BLOCK_DECODES
 
 
 # --- a network's own stream ---------------------------------------------------------------------------------
