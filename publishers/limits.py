@@ -15,6 +15,9 @@ BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 
 # --- messages --------------------------------------------------------------------------------------------
 
+SIZE_OPTION: Final = "max_message_bytes"
+"""The option for the longest message, in Spark and, with dashes, in commands."""
+
 MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_DEFAULT
 """Largest gRPC message without the option `max_message_bytes`: the nodes' default."""
 

@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from cryptography import x509
-
 from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
 from sluice.gateway.errors import Fatal, TlsError
 
@@ -367,6 +365,8 @@ def _config(kind: str, options: StoreOptions) -> dict[str, Any]:
 
 def _authorities(file: Path) -> bytes:
     """Read the file of authorities; raise TlsError if it has none."""
+    from cryptography import x509  # takes a tenth of a second, in each task of Spark
+
     try:
         pem = file.read_bytes()
         x509.load_pem_x509_certificates(pem)

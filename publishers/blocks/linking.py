@@ -17,9 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typing import TYPE_CHECKING, Final, Self
 
 from sluice.gateway.blocks.errors import BlockRefused, ItemError
 from sluice.gateway.blocks.items import ItemKind, kinds_of, read_footer
@@ -35,6 +33,9 @@ from sluice.gateway.blocks.merkle import (
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
 from sluice.publishers.blocks.block_items import SIGNATURE_SIZE, footer_item, proof_item
 from sluice.publishers.errors import PrepareError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block", "sign_block", "summary_of"]
 

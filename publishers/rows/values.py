@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
+from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
 from sluice.gateway.api import block_pb2, hapi_pb2
@@ -19,6 +20,7 @@ __all__ = [
     "amounts_of",
     "as_micros",
     "as_nanos",
+    "descriptor_set",
     "identity_in",
     "identity_of",
     "nft_transfers_of",
@@ -45,6 +47,18 @@ def parsed(kind: type[MessageT], data: bytes) -> MessageT | None:
         return kind.FromString(data)
     except DecodeError:
         return None
+
+
+def descriptor_set() -> bytes:
+    """Return a serialized FileDescriptorSet of the messages in typed rows, for `from_protobuf` of Spark.
+
+    Their package is `sluice.hapi`; names and numbers are the network's, and what Sluice does not look into
+    is bytes.
+    """
+    files = descriptor_pb2.FileDescriptorSet()
+    for file in (block_pb2.DESCRIPTOR, hapi_pb2.DESCRIPTOR):
+        file.CopyToProto(files.file.add())
+    return files.SerializeToString(deterministic=True)
 
 
 # --- times --------------------------------------------------------------------------------------------------

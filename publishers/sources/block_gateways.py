@@ -26,10 +26,7 @@ from sluice.publishers import limits
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from sluice.publishers.sources.failover import RETRY_SECONDS, first_answer, read_on, warn
 
-__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options"]
-
-SIZE_OPTION: Final = "max_message_bytes"
-"""The option for the longest message, in Spark and, with dashes, in commands."""
+__all__ = ["BlockGateways", "HeldRange", "ask_held", "channel_options"]
 
 _Options = tuple[tuple[str, int], ...]
 
@@ -156,7 +153,7 @@ class BlockGateways:
                 except grpc.RpcError as error:
                     refused_headers(address, error)  # the next call is relayed
                     reason = why_failed(error)
-                    if why := why_too_long(reason, f"{SIZE_OPTION} here"):
+                    if why := why_too_long(reason, f"{limits.SIZE_OPTION} here"):
                         # Another gateway would send the same item.
                         number = assembler.next_number
                         raise SourceRefused(f"block {number}", f"{address}: {why}") from error

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sluice.publishers.blocks.linking import ChainStart
     from sluice.publishers.report import by_publisher
+    from sluice.publishers.rows.values import descriptor_set
     from sluice.publishers.spark.block_sink import read_totals
     from sluice.publishers.spark.network_stream import entries_to_blocks
     from sluice.publishers.spark.prepare import (
@@ -38,6 +39,7 @@ __all__ = [
     "ChainStart",
     "by_publisher",
     "chain_start",
+    "descriptor_set",
     "entries_to_blocks",
     "link_and_sign_blocks",
     "link_blocks",
@@ -55,6 +57,7 @@ _HOMES: Final = {
     "ChainStart": "sluice.publishers.blocks.linking",
     "by_publisher": "sluice.publishers.report",
     "chain_start": "sluice.publishers.spark.prepare",
+    "descriptor_set": "sluice.publishers.rows.values",
     "entries_to_blocks": "sluice.publishers.spark.network_stream",
     "link_and_sign_blocks": "sluice.publishers.spark.prepare",
     "link_blocks": "sluice.publishers.spark.prepare",
@@ -79,12 +82,16 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session."""
+    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session.
+
+    Raises SparkUnavailable if the workers of a local session have another interpreter, which cannot run them.
+    """
     from sluice.publishers.spark.block_files import BlockFilesDataSource
     from sluice.publishers.spark.block_stream import BlockStreamDataSource
     from sluice.publishers.spark.data_stream import DataStreamDataSource
-    from sluice.publishers.spark.session import active_session
+    from sluice.publishers.spark.session import active_session, check_workers_of
 
+    check_workers_of(spark)
     with active_session(spark), _environment_for_many_queries(spark):
         for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
             spark.dataSource.register(source)

@@ -3,7 +3,8 @@
 A partition holds consecutive blocks in order, and reads only its own members of an archive. In a batch a
 missing number is an error before anything is read. A stream waits for it; its offset is a block number.
 
-Checking and hashing here saves a process: Spark would carry each block to it through the JVM.
+Checking and hashing here saves a process: Spark would carry each block to it through the JVM. What only
+writing needs is imported when it writes: each task is a new process that imports this module.
 Source: docs/spark.md, "Sources", "Block files".
 """
 
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -37,7 +38,6 @@ from sluice.publishers.number_range import NumberRange, cut_by_weight
 from sluice.publishers.rows.decodes import DECODES, table_batches
 from sluice.publishers.rows.table import BlockView, Table
 from sluice.publishers.spark.batches import row_batches
-from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter, block_target
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.schema import (
     BLOCK_NUMBER,
@@ -49,6 +49,9 @@ from sluice.publishers.spark.schema import (
     spark_schema,
 )
 from sluice.publishers.spark.source_options import FileOptions
+
+if TYPE_CHECKING:
+    from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter
 
 __all__ = [
     "BlockFilesDataSource",
@@ -94,11 +97,15 @@ class BlockFilesDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockFilesWriter:
         """Return the writer of a batch; raise OptionError or SchemaError."""
+        from sluice.publishers.spark.file_sink import BlockFilesWriter, block_target
+
         check_schema(schema)
         return BlockFilesWriter(block_target(self.options, is_overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BlockFilesStreamWriter:
         """Return the writer of a streaming query; raise as `writer`."""
+        from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, block_target
+
         check_schema(schema)
         return BlockFilesStreamWriter(block_target(self.options, is_overwrite=overwrite))
 

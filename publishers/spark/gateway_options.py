@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError, TlsError
-from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
-from sluice.publishers.sources.block_gateways import SIZE_OPTION
 from sluice.publishers.spark.options import flag, option_names, required, whole_number
+
+if TYPE_CHECKING:
+    from sluice.gateway.transport.channels import ClientTls
 
 __all__ = [
     "GATEWAY_OPTIONS",
@@ -32,7 +33,7 @@ __all__ = [
 _PRIORITY: Final = re.compile(r"\d{1,20}")
 
 TLS_OPTIONS: Final = option_names("tls tls_ca tls_certificate tls_key tls_server_name")
-GATEWAY_OPTIONS: Final = TLS_OPTIONS | {"gateways", SIZE_OPTION}
+GATEWAY_OPTIONS: Final = TLS_OPTIONS | {"gateways", limits.SIZE_OPTION}
 
 Gateways = tuple[tuple[str, int], ...]
 """Address and priority of each gateway, the preferred one first."""
@@ -56,7 +57,9 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
 
 def message_bytes_of(options: Mapping[str, str]) -> int:
     """Return how long a message may be; raise OptionError."""
-    size_bytes = whole_number(options, SIZE_OPTION, limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX)
+    size_bytes = whole_number(
+        options, limits.SIZE_OPTION, limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX
+    )
     return limits.MESSAGE_BYTES_MAX if size_bytes is None else size_bytes
 
 
@@ -78,6 +81,8 @@ def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
     files = {name: options.get(f"tls_{name}") for name in ("ca", "certificate", "key", "server_name")}
     if not flag(options, "tls") and not any(files.values()):
         return None
+    from sluice.gateway.transport.channels import ClientTls  # with gRPC, which block files do not need
+
     try:
         return ClientTls(files["ca"], files["certificate"], files["key"], files["server_name"])
     except TlsError as error:

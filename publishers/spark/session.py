@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "active_session",
     "build_session",
+    "check_workers_of",
     "failures_allowed",
     "is_local",
     "is_submitted",
@@ -190,6 +191,22 @@ def is_local(master: str | None) -> bool:
     if master is None:
         return not is_submitted(os.environ)
     return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
+def check_workers_of(spark: SparkSession) -> None:
+    """Check the workers' interpreter of a local session that somebody else has built.
+
+    PySpark takes the `python3` of PATH: in a notebook's kernel, or a program that was started by the path of
+    its interpreter, that is often another one. Over Spark Connect, and on a cluster, it is not known here.
+
+    Raises SparkUnavailable.
+    """
+    if getattr(spark, "_jvm", None) is None or not is_local(spark.sparkContext.master):
+        return
+    python = shutil.which(spark.sparkContext.pythonExec) or spark.sparkContext.pythonExec
+    if Path(python).parent == Path(sys.executable).parent:
+        python = sys.executable
+    preflight.check_worker_python({**os.environ, "PYSPARK_PYTHON": python})
 
 
 def is_submitted(environment: Mapping[str, str]) -> bool:

@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sluice.datastream.events.events import Generation
 from sluice.gateway.archive.objects import StoreOptions
-from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.blocks.stream_grouping import Grouping
 from sluice.publishers.errors import OptionError
 from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, BLOCKS_PER_BATCH_DEFAULT, PARTITIONS_MAX
 from sluice.publishers.number_range import NUMBER_MAX, NumberRange
-from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
 from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,
@@ -41,6 +39,10 @@ from sluice.publishers.spark.options import (
     processor_count,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    from sluice.gateway.transport.channels import ClientTls
+    from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
 
 __all__ = [
     "FIRST",
@@ -187,6 +189,8 @@ class SubscriptionOptions:
 
     def connect(self) -> BlockGateways:
         """Return the gateways to read from."""
+        from sluice.publishers.sources.block_gateways import BlockGateways
+
         return BlockGateways(
             self.gateways,
             self.tls,
