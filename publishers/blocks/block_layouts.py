@@ -20,7 +20,7 @@ hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
@@ -31,6 +31,7 @@ __all__ = [
     "ZIP_DIGITS",
     "BlockFormat",
     "BlockLayout",
+    "bucket_digits",
     "check_format",
     "default_format",
     "has_glob",
@@ -40,6 +41,7 @@ __all__ = [
     "marker_name",
     "matches",
     "member_name",
+    "number_of_name",
     "number_of_parts",
     "path_in",
     "split_glob",
@@ -99,23 +101,33 @@ def is_passed_over(folder_name: str) -> bool:
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
     """Return the block number in a file's folders and name."""
-    match = _BLOCK.fullmatch(parts[-1]) if parts else None
+    return number_of_name(parts[-1], bucket_digits(parts[:-1])) if parts else None
+
+
+def bucket_digits(folders: Sequence[str]) -> str:
+    """Return the digits of block numbers that the folders of a bucket have; "": none."""
+    last = folders[-4:]
+    return "".join(last) if len(last) == 4 and all(map(_BUCKET_FOLDER.fullmatch, last)) else ""
+
+
+def number_of_name(name: str, folder_digits: str) -> int | None:
+    """Return the block number in a file's name; `folder_digits` is that of its folder (`bucket_digits`)."""
+    match = _BLOCK.fullmatch(name)
     if match is None:
         return None
-    digits = match["digits"]
-    folders = parts[-5:-1]
-    if len(digits) == 3 and len(folders) == 4 and all(map(_BUCKET_FOLDER.fullmatch, folders)):
-        digits = "".join(folders) + digits
-    number = int(digits)
+    digits = match[1]
+    number = int(folder_digits + digits if len(digits) == 3 else digits)
     return number if number <= BLOCK_NUMBER_MAX else None
 
 
-def unfinished(names: Iterable[str]) -> frozenset[str]:
+def unfinished(names: Sequence[str]) -> frozenset[str]:
     """Return the names in a folder whose blocks a consensus node is still writing.
 
     It writes an empty `.mf` file once a block is whole. In a folder with such marks, a block after the last
     marked one is not whole. Earlier marks may be gone.
     """
+    if not any(name.endswith(".mf") for name in names):
+        return frozenset()
     whole, blocks = -1, []
     for name in names:
         if match := _MARKED.fullmatch(name):
