@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["NUMBER_MAX", "NumberRange", "cut_by_weight", "cut_evenly", "number_of"]
+__all__ = ["NUMBER_MAX", "NumberRange", "cut_by_weight", "cut_evenly", "first_at", "number_of"]
 
 NUMBER_MAX = 2**63 - 1
 """The largest BIGINT of Spark."""
@@ -37,6 +37,13 @@ def number_of(text: str, most: int) -> int | None:
     """Return the number that a text of any length is; None: it is none, or above `most`."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
     return int(text) if is_number and int(text) <= most else None
+
+
+def first_at(first: int, end: int, value: int, value_of: Callable[[int], int]) -> int:
+    """Return the first number from `first` on whose value, which never falls, is at least `value`; `end`:
+    there is none before `end`.
+    """
+    return first + bisect_left(range(first, end), value, key=value_of)
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import ItemError
@@ -50,7 +51,8 @@ class Block:
             got = f"{size} bytes that do not parse"
             raise refused(RefusalKind.CANNOT_PARSE, "block", got, "a Block message") from None
         block = cls.from_items(message.items)
-        if block.to_bytes() != serialized:
+        # Every other encoding of the message is longer.
+        if message.ByteSize() != size or len(UnknownFieldSet(message)):
             got = f"{size} bytes with something beside its items"
             raise refused(RefusalKind.CANNOT_PARSE, "block", got, "items alone, in their shortest encoding")
         return block

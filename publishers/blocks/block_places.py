@@ -55,6 +55,8 @@ __all__ = [
     "blocks_in",
     "check_no_gaps",
     "find_blocks",
+    "missing_before",
+    "missing_text",
     "read_chain",
     "read_if_whole",
 ]
@@ -75,7 +77,7 @@ _ALL: Final = NumberRange()
 
 
 class BlockPlace(NamedTuple):
-    """The place of one block. There may be millions: a named tuple is made in a third of a dataclass's time."""
+    """The place of one block. Of millions a tuple is made in a third of a dataclass's time."""
 
     number: int
     path: str
@@ -181,8 +183,10 @@ class LocalStore:
                 raise BlockListError(folder, _reason(error)) from error
             names, below = [], []
             for entry in listed:
-                # A folder with the name of a block file is reported when it is read.
-                if not entry.is_dir() or is_block_name(entry.name):
+                # A folder with the name of a block file is reported when it is read, and so is a link to
+                # itself.
+                is_file = not entry.is_symlink() and not entry.is_dir(follow_symlinks=False)
+                if is_file or is_block_name(entry.name) or not entry.is_dir():
                     names.append(entry.name)
                 elif not is_passed_over(entry.name):
                     below.append(entry.path)
@@ -286,12 +290,19 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
     if not places:
         raise BlockListError(where, NO_BLOCKS)
     for one, following in itertools.pairwise(places):
-        before, after = one.number, following.number
-        if after == before + 2:
-            raise BlockListError(where, f"block {before + 1} is missing (before {following.name})")
-        if after != before + 1:
-            reason = f"blocks {before + 1} to {after - 1} are missing (before {following.name})"
-            raise BlockListError(where, reason)
+        if following.number != one.number + 1:
+            raise missing_before(where, one.number + 1, following)
+
+
+def missing_before(where: str, first: int, later: BlockPlace) -> BlockListError:
+    """Return the error that names the blocks missing from `first` to before a place."""
+    return BlockListError(where, missing_text(first, later.number, later.name))
+
+
+def missing_text(first: int, end: int, later: str) -> str:
+    """Name the blocks that are missing from `first` to before `end`, which is at `later`."""
+    missing = f"block {first} is" if end == first + 1 else f"blocks {first} to {end - 1} are"
+    return f"{missing} missing (before {later})"
 
 
 def read_chain(folder: Path) -> Iterator[Block]:

@@ -63,11 +63,13 @@ FOLLOWED_KINDS: Final[frozenset[SourceKind]] = frozenset(("blockfiles", "blockst
 next block; without it the stream would be read from its beginning at every start.
 """
 
+_TYPED: Final = frozenset(("decode", "starting_timestamp", "ending_timestamp"))
 _SPARK_OPTIONS: Final = {
-    "blockfiles": frozenset(("decode", "mode", "partitions", "blocks_per_batch")),
-    "blockstream": frozenset(("partitions", "blocks_per_batch")),
-    "datastream": frozenset(("decode", "generation", "from", "to", "partitions", "entries_per_batch")),
-    "server": frozenset(("partitions", "entries_per_batch")),
+    "blockfiles": _TYPED
+    | {"mode", "partitions", "max_blocks_per_trigger", "max_bytes_per_trigger", "fail_on_data_loss"},
+    "blockstream": _TYPED | {"partitions", "max_blocks_per_trigger"},
+    "datastream": frozenset(("decode", "generation", "from", "to", "partitions", "max_entries_per_trigger")),
+    "server": frozenset(("partitions", "max_entries_per_trigger")),
     "file": frozenset(("partitions",)),
 }
 """Options of sources that change the rows, parts and batches of a DataFrame."""

@@ -21,21 +21,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Protocol
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.stream_layout import BlockDecoder
-from sluice.publishers.blocks.block_layouts import has_glob, is_archive_name, number_of_parts
+from sluice.publishers.blocks.block_layouts import has_glob, number_of_parts
 from sluice.publishers.blocks.block_places import (
     FILE_LOOK_SECONDS,
     FILE_WRITE_SECONDS_MAX,
-    BlockFileState,
     BlockPlace,
     FileStore,
-    LocalStore,
+    missing_text,
     read_if_whole,
 )
+from sluice.publishers.blocks.watched_store import WatchedStore
 from sluice.publishers.errors import BlockFileError, SourceUnreachable
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import BlockGateways
@@ -53,8 +52,6 @@ LIST_SECONDS_MAX: Final = 30.0
 """Longest time between two listings where no change is seen: a network's file system may not show one."""
 GUESS_SECONDS: Final = 1.0
 """So long after a file that was found by its name, the next one is taken to come under its name, too."""
-UNSURE_NS: Final = 2_000_000_000
-"""After a change this shortly before a listing another may have the same time: some disks count 2 s."""
 _CONSENSUS_DIGITS: Final = 36
 """A consensus node marks whole files, so only a listing tells whether the next one is whole."""
 
@@ -167,7 +164,7 @@ class GrowingFiles:
         self.where: str | None = None
         self._folders = folders
         self._now = now
-        self._store: FileStore = folders.store() if folders.is_remote else _WatchedStore()
+        self._store: FileStore = folders.store() if folders.is_remote else WatchedStore()
         self._roots = folders.roots()
         self._may_guess = not folders.is_remote and not any(map(has_glob, self._roots))
         self._places: deque[BlockPlace] = deque()  # the next blocks, consecutive
@@ -213,9 +210,7 @@ class GrowingFiles:
     def _gap(self, number: int | None) -> str | None:
         if number is None or self._later is None:
             return None
-        last = self._later.number - 1
-        missing = f"block {number} is" if last == number else f"blocks {number} to {last} are"
-        return f"{missing} missing (before {self._later})"
+        return missing_text(number, self._later.number, str(self._later))
 
     def _place_of(self, number: int | None, end: int | None) -> BlockPlace | None:
         if not self._places:
@@ -245,13 +240,13 @@ class GrowingFiles:
             return True
         if now < self._list_from:
             return False
-        has_changed = not isinstance(self._store, _WatchedStore) or self._store.has_changed()
+        has_changed = not isinstance(self._store, WatchedStore) or self._store.has_changed()
         self._list_from = now + LIST_SHARE * (self._now() - now)
         return has_changed or now >= self._list_by
 
     def _list(self, number: int | None, end: int | None) -> None:
         began_at = self._now()
-        if isinstance(self._store, _WatchedStore):
+        if isinstance(self._store, WatchedStore):
             self._store.begin()
         numbers = NumberRange(0, end) if number is None else NumberRange(number, end)
         if number is not None:
@@ -265,47 +260,6 @@ class GrowingFiles:
         ended_at = self._now()
         self._list_from = ended_at + LIST_SHARE * (ended_at - began_at)
         self._list_by = max(ended_at + LIST_SECONDS_MAX, self._list_from)
-
-
-class _WatchedStore(LocalStore):
-    """A disk that remembers what it listed, to tell cheaply whether that has changed."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
-        self._began_ns = 0
-
-    def begin(self) -> None:
-        """Forget what was listed: all is listed again."""
-        self._seen.clear()
-        self._began_ns = time.time_ns()
-
-    def has_changed(self) -> bool:
-        """Return whether a folder or an archive may have changed since the listing began."""
-        return any(
-            changed_ns >= self._began_ns - UNSURE_NS or _changed_ns(path) != changed_ns
-            for path, changed_ns in self._seen.items()
-        )
-
-    def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """See `FileStore`."""
-        for folder, names in super().walk(root):
-            # Later than the listing; a change in between is too near to count as seen.
-            self._seen[folder] = _changed_ns(folder)
-            yield folder, names
-
-    def state(self, path: str) -> BlockFileState:
-        """See `FileStore`."""
-        state = super().state(path)
-        if is_archive_name(path.rpartition("/")[2]):
-            self._seen[path] = state.changed_ns
-        return state
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        return Path(path).stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _path_after(store: FileStore, place: BlockPlace) -> str | None:

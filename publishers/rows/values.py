@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
 from sluice.gateway.api import block_pb2, hapi_pb2
+from sluice.publishers.blocks.block_items import SECOND_NS
 from sluice.publishers.number_range import NUMBER_MAX
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
 ]
 
 MessageT = TypeVar("MessageT", bound=Message)
-_SECOND_NS: Final = 1_000_000_000
 _MICROS_MIN: Final = -62_135_596_800_000_000
 _MICROS_MAX: Final = 253_402_300_799_999_999
 """The years 1 to 9999, as Spark's TIMESTAMP."""
@@ -66,7 +66,7 @@ def descriptor_set() -> bytes:
 
 def as_nanos(time: block_pb2.Timestamp) -> int | None:
     """Return nanoseconds since 1970; None if 64 bits cannot hold them."""
-    nanos = time.seconds * _SECOND_NS + time.nanos
+    nanos = time.seconds * SECOND_NS + time.nanos
     return nanos if -NUMBER_MAX <= nanos <= NUMBER_MAX else None
 
 

@@ -1,7 +1,8 @@
 """The Spark source `blockfiles`: blocks in files and archives as rows, one per block; batch and streaming.
 
 A partition holds consecutive blocks in order, and reads only its own members of an archive. In a batch a
-missing number is an error before anything is read. A stream waits for it; its offset is a block number.
+missing number is an error before anything is read. A stream waits for it (`number_stream`); its offset is a
+block number.
 
 Checking and hashing here saves a process: Spark would carry each block to it through the JVM. What only
 writing needs is imported when it writes: each task is a new process that imports this module.
@@ -10,6 +11,7 @@ Source: docs/spark.md, "Sources", "Block files".
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +24,10 @@ from pyspark.sql.types import StructType
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import header_of
 from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.blocks.block_items import SECOND_NS
 from sluice.publishers.blocks.block_places import (
     FILE_LOOK_SECONDS,
     FILE_WRITE_SECONDS_MAX,
@@ -31,13 +35,16 @@ from sluice.publishers.blocks.block_places import (
     BlockPlace,
     FileStore,
     check_no_gaps,
+    missing_before,
     read_if_whole,
 )
-from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError
-from sluice.publishers.number_range import NumberRange, cut_by_weight
+from sluice.publishers.blocks.place_runs import PlaceRun, places_of, runs_of
+from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, PrepareError, PublisherError
+from sluice.publishers.number_range import cut_by_weight, first_at
 from sluice.publishers.rows.decodes import DECODES, table_batches
 from sluice.publishers.rows.table import BlockView, Table
 from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.listed_places import ListedPlaces
 from sluice.publishers.spark.number_stream import NumberStreamReader
 from sluice.publishers.spark.schema import (
     BLOCK_NUMBER,
@@ -48,7 +55,7 @@ from sluice.publishers.spark.schema import (
     columns_of,
     spark_schema,
 )
-from sluice.publishers.spark.source_options import FileOptions
+from sluice.publishers.spark.source_options import FileOptions, TimeBounds
 
 if TYPE_CHECKING:
     from sluice.publishers.spark.file_sink import BlockFilesStreamWriter, BlockFilesWriter
@@ -62,15 +69,20 @@ __all__ = [
 
 _ROW_A_BLOCK: Final = ("blocks", "hashes", "headers")
 T = TypeVar("T")
-_ALL: Final = NumberRange()
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
+_SIZES_LOOKED_AT: Final = 5_000  # in a plan: a hundred thousand take most of a second
 
 
 @dataclass
 class FileRange(InputPartition):
-    """One partition: the places of its blocks, by number."""
+    """One partition: the places of its blocks, as runs."""
 
-    places: tuple[BlockPlace, ...]
+    runs: tuple[PlaceRun, ...] = ()
+
+    @property
+    def places(self) -> Iterator[BlockPlace]:
+        """The places, by number."""
+        return places_of(self.runs)
 
 
 class BlockFilesDataSource(DataSource):
@@ -126,13 +138,17 @@ class BlockFilesReader(DataSourceReader):
 
         Raises:
             BlockListError: there are no blocks, two of one number, or a gap.
+            BlockFileError: a block whose time is asked for cannot be read.
         """
         places = self._options.folders.blocks(self._numbers)
+        bounds = self._options.times
+        if bounds != TimeBounds():
+            places = places[slice(*_within(self._options, bounds, places))]
         if places or not self._options.folders.blocks():
             check_no_gaps(self._options.folders.path, places)
         self._check_ends(places)
         # Without a partition Spark would make one itself.
-        return _ranges(self._options, places) or [FileRange(())]
+        return _ranges(self._options, places) or [FileRange()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches."""
@@ -149,29 +165,58 @@ class BlockFilesStreamReader(NumberStreamReader):
     """The reader of a stream: blocks in order of number, as soon as all before them are there."""
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
-        super().__init__(options.blocks_per_batch)
+        options.times.check_endless()
+        super().__init__(options.max_blocks_per_trigger)
         self._options = options
         self._columns = dict(columns)
+        self._listed = ListedPlaces(options.folders, options.numbers)
 
     def first_number(self) -> int | None:
-        """Return `from`, or the lowest number there is."""
+        """Return `from`, the first block of the starting time, or the lowest number there is."""
         if self._options.first_block is not None:
             return self._options.first_block
-        places = self._places()
-        return places[0].number if places else None
+        first = self._listed.first()
+        if first is None or self._options.times.first is None:
+            return first
+        places = self._listed.between(first, self._listed.end_of_run(first))
+        at, _ = _within(self._options, self._options.times, places)
+        return first + at
 
     def end_number(self, following: int) -> int:
-        """Return how far the files go without a gap."""
-        end = following
-        for place in self._places(self._options.numbers.narrowed(following)):
-            if place.number == end:
-                end += 1
+        """Return how far the files go without a gap; if gaps do not matter, how far they go."""
+        end = self._listed.end_of_run(following)
+        if end == following and not self._options.fail_on_data_loss:
+            return max(following, self._listed.known_end())
         return end
 
     def available_end(self) -> int:
         """Return the number after the highest: files of blocks that were read may be gone."""
-        places = self._places()
-        return places[-1].number + 1 if places else 0
+        return self._listed.after_all()
+
+    def gap(self, following: int) -> tuple[PublisherError, int] | None:
+        """See `NumberStreamReader`."""
+        later = self._listed.next_one(following)
+        if later is None or later.number == following:
+            return None
+        where = self._options.folders.path
+        return missing_before(where, following, later), later.number - following
+
+    def bounded(self, first: int, end: int) -> int:
+        """Return where `max_bytes_per_trigger` ends a batch, after one block at least."""
+        bytes_max = self._options.max_bytes_per_trigger
+        if bytes_max is None:
+            return end
+        size_bytes = 0
+        store = self._options.folders.store()
+        for place in self._listed.between(first, end):
+            size_bytes += _stored_bytes(store, place)
+            if size_bytes > bytes_max and place.number > first:
+                return place.number
+        return end
+
+    def latest_end(self) -> int | None:
+        """See `NumberStreamReader`."""
+        return self._listed.known_end() or None
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Cut a range that had no gap when `end_number` was called.
@@ -179,19 +224,38 @@ class BlockFilesStreamReader(NumberStreamReader):
         Raises:
             BlockListError: a file has gone since; the batch would count as read without its block.
         """
-        places, where = self._places(NumberRange(first, end)), self._options.folders.path
+        places = self._listed.between(first, end)
+        if not self._options.folders.is_remote and not all(map(_is_there, places)):
+            places = self._listed.between(first, end, again=True)  # a block node has put it into a zip
+        if not self._options.fail_on_data_loss:
+            return _ranges(self._options, places) or [FileRange()]
+        where = self._options.folders.path
         check_no_gaps(where, places)
         for number in (first, end - 1):
             if number not in (places[0].number, places[-1].number):
                 raise BlockListError(where, f"block {number} is missing")
         return _ranges(self._options, places)
 
-    def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-        return self._options.folders.blocks(numbers, is_growing=True)
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches."""
         return _row_batches(self._options, self._columns, partition, is_stream=True)
+
+
+def _is_there(place: BlockPlace) -> bool:
+    return os.path.lexists(place.path)
+
+
+def _within(options: FileOptions, bounds: TimeBounds, places: Sequence[BlockPlace]) -> tuple[int, int]:
+    """Return which of some places, in order, have blocks of the wanted times; reads a few of them."""
+    with options.folders.reader() as reader:
+
+        def time_at(index: int) -> int:
+            time = header_of(reader.read(places[index]).items[0]).block_timestamp
+            return time.seconds * SECOND_NS + time.nanos
+
+        start = 0 if bounds.first is None else first_at(0, len(places), bounds.first, time_at)
+        end = len(places) if bounds.end is None else first_at(start, len(places), bounds.end, time_at)
+        return start, end
 
 
 def _columns(options: FileOptions) -> dict[str, pa.DataType]:
@@ -203,21 +267,32 @@ def _columns(options: FileOptions) -> dict[str, pa.DataType]:
 
 
 def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRange]:
+    cuts = cut_by_weight(_weights(options, places), options.partition_count)
+    return [FileRange(runs_of(places[start:end])) for start, end in cuts]
+
+
+def _weights(options: FileOptions, places: Sequence[BlockPlace]) -> list[int]:
+    """Return about what each block costs. Of many files some are looked at, which stand for those behind."""
+    if options.partition_count == 1:
+        return [1] * len(places)
     store = options.folders.store()
+    step = max(1, len(places) // _SIZES_LOOKED_AT)
+    weights: list[int] = []
+    for at, place in enumerate(places):
+        # In a bucket, asking for each size would cost more than it gains.
+        if place.entry >= 0 or (at % step == 0 and not options.folders.is_remote):
+            weights.append(_BLOCK_BYTES + _stored_bytes(store, place))
+        else:
+            weights.append(weights[-1] if weights and not options.folders.is_remote else _BLOCK_BYTES)
+    return weights
 
-    def weight(place: BlockPlace) -> int:
-        if place.entry >= 0:
-            return _BLOCK_BYTES + place.size_bytes
-        with suppress(OSError):  # `read` says what is wrong
-            return _BLOCK_BYTES + store.state(place.path).size_bytes
-        return _BLOCK_BYTES
 
-    # In a bucket, asking for each size would cost more than it gains.
-    weights = [
-        _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
-    ]
-    cuts = cut_by_weight(weights, options.partition_count)
-    return [FileRange(tuple(places[start:end])) for start, end in cuts]
+def _stored_bytes(store: FileStore, place: BlockPlace) -> int:
+    if place.entry >= 0:
+        return place.size_bytes
+    with suppress(OSError):  # `read` says what is wrong
+        return store.state(place.path).size_bytes
+    return 0
 
 
 def _row_batches(

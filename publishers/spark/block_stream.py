@@ -15,8 +15,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sluice.gateway.blocks.items import header_of
+from sluice.publishers.blocks.block_items import SECOND_NS
 from sluice.publishers.errors import OptionError
-from sluice.publishers.number_range import NumberRange, cut_evenly
+from sluice.publishers.number_range import NumberRange, cut_evenly, first_at
 from sluice.publishers.sources.block_gateways import HeldRange
 from sluice.publishers.spark.batches import decoded_batches
 from sluice.publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
@@ -111,6 +113,11 @@ class BlockStreamReader(DataSourceReader):
             numbers = numbers.narrowed(held.first if begin == FIRST else (held.last or 0) + 1)
         if last is None:
             last = -1 if held.last is None else held.last
+        times = self._options.times
+        if times.first is not None:
+            numbers = numbers.narrowed(_first_at(self._options, held, times.first))
+        if times.end is not None:
+            last = min(last, _first_at(self._options, held, times.end) - 1)
         end = numbers.narrowed(end=last + 1).end
         assert end is not None
         parts = cut_evenly(numbers.first, end, self._options.partition_count or processor_count())
@@ -126,17 +133,21 @@ class SubscriptionReader(NumberStreamReader):
     """The reader of a stream: the blocks that gateways commit."""
 
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
-        super().__init__(options.blocks_per_batch)
+        options.times.check_endless()
+        super().__init__(options.max_blocks_per_trigger)
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
         """The result of `available_end`, which must hold."""
+        self._seen_end: int | None = None
 
     def first_number(self) -> int | None:
         """Return the block that a new query begins with; None: the gateway has none yet.
 
         Raises SourceUnreachable if no gateway named its latest block within the deadline.
         """
+        if (time := self._options.times.first) is not None:
+            return _first_at(self._options, self._options.connect().held_in_time("the latest block"), time)
         if self._options.begin != LATEST:
             return self.first_arrival()
         # Silence must not count as an empty gateway: the query would begin with the first block.
@@ -152,7 +163,12 @@ class SubscriptionReader(NumberStreamReader):
 
     def end_number(self, following: int) -> int:
         """Return how far the chain is; without an answer there is nothing new."""
-        return max(following, self._promised_end, self._end_in(self._options.connect().held()))
+        self._seen_end = max(following, self._promised_end, self._end_in(self._options.connect().held()))
+        return self._seen_end
+
+    def latest_end(self) -> int | None:
+        """See `NumberStreamReader`."""
+        return self._seen_end
 
     def available_end(self) -> int:
         """Return how far the chain is; raise SourceUnreachable if no gateway answers."""
@@ -172,6 +188,20 @@ class SubscriptionReader(NumberStreamReader):
             return 0
         last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
         return last + 1
+
+
+def _first_at(options: SubscriptionOptions, held: HeldRange, time_ns: int) -> int:
+    """Return the first held block of that time or later, or the one after the last; asks for a few."""
+    if held.first is None or held.last is None:
+        return 0
+    gateways = options.connect()
+
+    def time_of(number: int) -> int:
+        (block,) = gateways.blocks(number, number)
+        time = header_of(block.items[0]).block_timestamp
+        return time.seconds * SECOND_NS + time.nanos
+
+    return first_at(held.first, held.last + 1, time_ns, time_of)
 
 
 def _batches(

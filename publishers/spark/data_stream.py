@@ -258,7 +258,7 @@ class DataStreamTcpReader(NumberStreamReader):
     def __init__(
         self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
     ) -> None:
-        super().__init__(options.entries_per_batch)
+        super().__init__(options.max_entries_per_trigger)
         self._servers = EntryServers(
             servers, options.stream_type, options.tls, deadline_seconds=options.deadline_seconds
         )
@@ -266,6 +266,7 @@ class DataStreamTcpReader(NumberStreamReader):
         self._columns = dict(columns)
         self._promised_end = 0
         """The result of `available_end`, which must hold."""
+        self._seen_end: int | None = None
 
     def first_number(self) -> int | None:
         """Return `from`."""
@@ -274,7 +275,12 @@ class DataStreamTcpReader(NumberStreamReader):
     def end_number(self, following: int) -> int:
         """Return how many entries there are; without an answer there is nothing new."""
         header = self._servers.header()
-        return max(following, self._promised_end, 0 if header is None else header.total_entries)
+        self._seen_end = max(following, self._promised_end, 0 if header is None else header.total_entries)
+        return self._seen_end
+
+    def latest_end(self) -> int | None:
+        """See `NumberStreamReader`."""
+        return self._seen_end
 
     def available_end(self) -> int:
         """Return how many entries there are; raise SourceUnreachable if no server answers."""

@@ -7,6 +7,9 @@
 
 An offset means the same numbers for ever, so a repeated batch reads the same rows. Spark asks again for the
 beginning of a query when it runs the first batch; even if that has moved, the batch begins at F.
+
+A number that is not there while later ones are is a gap. With the trigger `availableNow` it fails the query,
+which would else end as if it had read everything; else the query waits for it, and warns once.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from sluice.publishers.errors import OptionError
+from sluice.publishers.errors import OptionError, PublisherError
+from sluice.publishers.sources.failover import warn
 
 __all__ = ["NumberStreamReader"]
 
@@ -39,6 +43,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows_max: int | None) -> None:
         self._rows_max = rows_max
         self._target: int | None = None
+        self._warned_of = ""
 
     @abstractmethod
     def first_number(self) -> int | None:
@@ -66,6 +71,20 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
         """Return the partitions of a range that is not empty."""
 
+    def gap(self, following: int) -> tuple[PublisherError, int] | None:
+        """Return the error that names the numbers missing from `following` on, and how many they are; None:
+        nothing later is there.
+        """
+        return None
+
+    def bounded(self, first: int, end: int) -> int:
+        """Return where a batch ends, for other reasons than its numbers."""
+        return end
+
+    def latest_end(self) -> int | None:
+        """Return the number after the last that is known to be there, for the query's progress."""
+        return None
+
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset of a new query."""
         first = self.first_number()
@@ -81,11 +100,30 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first is None:
             return start
         end = self.end_number(first)
+        if end <= first:
+            self._check_gap(first)
         if self._target is not None:
             end = min(end, self._target)
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
-        return start if end <= first else {"first": first, "next": end}
+        return start if end <= first else {"first": first, "next": self.bounded(first, end)}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the offset behind all that is there, which Spark shows as the source's latest one."""
+        end = self.latest_end()
+        return None if end is None else {"next": end}
+
+    def _check_gap(self, following: int) -> None:
+        gap = None if self._target is not None and following >= self._target else self.gap(following)
+        if gap is None:
+            self._warned_of = ""
+            return
+        error, count = gap
+        if self._target is not None:
+            raise error
+        if str(error) != self._warned_of:
+            self._warned_of = str(error)
+            warn(f"{error}: the query waits for {count} block{'s' * (count != 1)}")
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query with what is there now."""

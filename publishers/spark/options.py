@@ -9,6 +9,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, SupportsIndex
 
 from sluice.publishers.errors import OptionError
@@ -26,10 +27,12 @@ __all__ = [
     "positive",
     "processor_count",
     "required",
+    "time_ns",
     "whole_argument",
     "whole_number",
 ]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OPTION_MAX: Final = 1e9
 """The longest time, 31 years, and the highest rate: clocks count in nanoseconds."""
 
@@ -131,6 +134,20 @@ def flag(options: Mapping[str, str], name: str) -> bool | None:
     """Return a yes or no; raise OptionError."""
     word = one_of(options, name, ("true", "false"))
     return None if word is None else word == "true"
+
+
+def time_ns(options: Mapping[str, str], name: str) -> int | None:
+    """Return a time in nanoseconds since 1970; raise OptionError."""
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text.strip())
+        if time.tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise OptionError(name, repr(text), "a time with its zone, such as 2026-01-31T12:00:00Z") from None
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1_000
 
 
 def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:

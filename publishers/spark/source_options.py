@@ -31,12 +31,14 @@ from sluice.publishers.spark.gateway_options import (
 from sluice.publishers.spark.options import (
     block_bounds,
     check_known,
+    current_names,
     flag,
     given,
     one_of,
     option_names,
     positive,
     processor_count,
+    time_ns,
     whole_number,
 )
 
@@ -69,19 +71,50 @@ BLOCK_DECODES: Final = (
     "records",
 )
 STREAM_DECODES: Final = ("entries", "events", *BLOCK_DECODES)
-_FILE_NAMES: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
+FORMER_NAMES: Final = {
+    "blocks_per_batch": "max_blocks_per_trigger",
+    "entries_per_batch": "max_entries_per_trigger",
+}
+_FILE_NAMES: Final = option_names(
+    "path paths from to starting_timestamp ending_timestamp partitions decode check mode "
+    "max_blocks_per_trigger max_bytes_per_trigger fail_on_data_loss"
+)
 _SUBSCRIPTION_NAMES: Final = GATEWAY_OPTIONS | option_names(
-    "from to partitions decode blocks_per_batch deadline_seconds path"
+    "from to starting_timestamp ending_timestamp partitions decode max_blocks_per_trigger "
+    "deadline_seconds path"
 )
 _STREAM_NAMES: Final = TLS_OPTIONS | option_names(
-    "path server decode generation partitions from to entries_per_batch stream_type deadline_seconds "
+    "path server decode generation partitions from to max_entries_per_trigger stream_type deadline_seconds "
     "endpoint region"
 )
 _NETWORK_NAMES: Final = option_names("group_by generation max_block_bytes")
 _NETWORK_FILE_NAMES: Final = option_names("partitions")
 _NETWORK_SERVER_NAMES: Final = TLS_OPTIONS | option_names(
-    "partitions entries_per_batch stream_type deadline_seconds"
+    "partitions max_entries_per_trigger stream_type deadline_seconds"
 )
+
+
+@dataclass(frozen=True)
+class TimeBounds:
+    """The consensus times of the wanted blocks, in nanoseconds since 1970; None: no bound."""
+
+    first: int | None = None
+    end: int | None = None
+    """They are before it."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> TimeBounds | None:
+        """Read `starting_timestamp` and `ending_timestamp`; None: neither is given. Raises OptionError."""
+        first, end = (time_ns(options, name) for name in ("starting_timestamp", "ending_timestamp"))
+        for name, bound, other in (("starting_timestamp", first, "from"), ("ending_timestamp", end, "to")):
+            if bound is not None and other in options:
+                raise OptionError(name, f"{other} as well", "one of the two")
+        return None if first is None and end is None else cls(first, end)
+
+    def check_endless(self) -> None:
+        """Raise OptionError if a stream would have an end."""
+        if self.end is not None:
+            raise OptionError("ending_timestamp", "a time", "nothing in a stream; to, or a batch")
 
 
 # --- block files --------------------------------------------------------------------------------------------
@@ -102,11 +135,17 @@ class FileOptions:
     is_checked: bool = False
     """True: check blocks as gateways do, except for proofs."""
     mode: str = "failfast"
-    blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
+    times: TimeBounds = field(default_factory=lambda: TimeBounds())
+    max_blocks_per_trigger: int = BLOCKS_PER_BATCH_DEFAULT
+    max_bytes_per_trigger: int | None = None
+    """Stored bytes; None: no limit."""
+    fail_on_data_loss: bool = True
+    """False: a query goes on behind a block that is missing."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FileOptions:
         """Read the options that Spark passes; raise OptionError."""
+        options = current_names(options, FORMER_NAMES)
         check_known(options, _FILE_NAMES)
         first, last = block_bounds(options)
         return cls(
@@ -118,7 +157,10 @@ class FileOptions:
                 decode=one_of(options, "decode", BLOCK_DECODES),
                 is_checked=flag(options, "check"),
                 mode=one_of(options, "mode", ("failfast", "permissive")),
-                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+                times=TimeBounds.parse(options),
+                max_blocks_per_trigger=whole_number(options, "max_blocks_per_trigger", 1, NUMBER_MAX),
+                max_bytes_per_trigger=whole_number(options, "max_bytes_per_trigger", 1, NUMBER_MAX),
+                fail_on_data_loss=flag(options, "fail_on_data_loss"),
             ),
         )
 
@@ -163,12 +205,14 @@ class SubscriptionOptions:
     partition_count: int | None = None
     """None: the processors for a batch, 1 for a stream."""
     decode: str = "blocks"
-    blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
+    times: TimeBounds = field(default_factory=lambda: TimeBounds())
+    max_blocks_per_trigger: int = limits.BLOCKS_PER_BATCH_DEFAULT
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
         """Read the options that Spark passes; raise OptionError."""
+        options = current_names(options, FORMER_NAMES)
         check_known(options, _SUBSCRIPTION_NAMES)
         word = options.get("from", "").strip().lower()
         is_word = word in (FIRST, LATEST)
@@ -181,8 +225,9 @@ class SubscriptionOptions:
                 begin=word if is_word else first,
                 last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
                 partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
+                times=TimeBounds.parse(options),
                 decode=one_of(options, "decode", BLOCK_DECODES),
-                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+                max_blocks_per_trigger=whole_number(options, "max_blocks_per_trigger", 1, NUMBER_MAX),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             ),
         )
@@ -220,7 +265,7 @@ class StreamOptions:
     """The last of them."""
     store: StoreOptions = field(default_factory=StoreOptions)
     """Of an archive."""
-    entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
+    max_entries_per_trigger: int = ENTRIES_PER_BATCH_DEFAULT
     stream_type: int = 1
     tls: ClientTls | None = None
     """Of a server; None: connect without."""
@@ -229,6 +274,7 @@ class StreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
         """Read the options that Spark passes; raise OptionError."""
+        options = current_names(options, FORMER_NAMES)
         check_known(options, _STREAM_NAMES)
         return cls(
             **given(
@@ -242,7 +288,7 @@ class StreamOptions:
                     options.get("region"),
                     tls_ca=Path(options["tls_ca"]) if options.get("tls_ca") else None,
                 ),
-                entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
+                max_entries_per_trigger=whole_number(options, "max_entries_per_trigger", 1, NUMBER_MAX),
                 stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
                 tls=gateway_tls(options),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
@@ -271,6 +317,7 @@ class NetworkOptions:
     def parse(cls, options: Mapping[str, str], *, is_server: bool) -> NetworkOptions:
         """Read the options; raise OptionError."""
         options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
+        options = current_names(options, FORMER_NAMES)
         source_names = _NETWORK_SERVER_NAMES if is_server else _NETWORK_FILE_NAMES
         own_names = _NETWORK_NAMES if is_server else _NETWORK_NAMES | {"keep_incomplete"}
         check_known(options, source_names | own_names)

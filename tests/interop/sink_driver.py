@@ -3,7 +3,7 @@
 {"do": "publish", "master", "settings", "chain", "partitions", "gateways", "options", "seed"}
     publish a folder of block files, with a sink whose tasks are killed at random if there is a seed;
     write a line for each report
-{"do": "follow", "master", "settings", "chain", "gateways", "checkpoint", "blocks_per_batch"}
+{"do": "follow", "master", "settings", "chain", "gateways", "checkpoint", "max_blocks_per_trigger"}
     publish what comes into a folder until standard input ends, or the query fails
 {"do": "round-trip", "master", "settings", "chain", "partitions", "gateways", "options", "copy"}
     publish, and write what the gateway has into another folder
@@ -119,7 +119,9 @@ def _publish(spark: SparkSession, orders: dict[str, Any]) -> None:
 
 def start_query(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
     """Start the query of `follow`."""
-    source = spark.readStream.format("blockfiles").option("blocks_per_batch", orders["blocks_per_batch"])
+    source = spark.readStream.format("blockfiles").option(
+        "max_blocks_per_trigger", orders["max_blocks_per_trigger"]
+    )
     return (
         source.load(orders["chain"])
         .writeStream.format("blockstream")

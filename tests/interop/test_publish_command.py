@@ -287,7 +287,7 @@ def test_following_signs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     with node_thread(tmp_path / "node") as node:
         words = (
             *("--source", chain, "--gateway", node.grpc_address, "--follow", "--checkpoint", state),
-            *("--option", "blocks_per_batch=10", "--sign", "env:SIGNING_KEY"),
+            *("--option", "max_blocks_per_trigger=10", "--sign", "env:SIGNING_KEY"),
         )
         key = {"SIGNING_KEY": pem(KEY)}
         with started(*words, environment=key) as command:
@@ -309,7 +309,7 @@ def test_following_signs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert status == 130, err
         assert "safe_through 44" in out
         assert err.splitlines()[-1].endswith(
-            f"--follow --checkpoint {state} --option blocks_per_batch=10 --sign env:SIGNING_KEY"
+            f"--follow --checkpoint {state} --option max_blocks_per_trigger=10 --sign env:SIGNING_KEY"
         )
         assert node.store.last_number == 44
     other = tmp_path / "other"

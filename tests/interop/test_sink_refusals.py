@@ -110,7 +110,7 @@ def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path
     chain = write_chain(tmp_path / "chain", [*BLOCKS[:3], *BLOCKS[4:]])
     write_block_file(chain / "3.blk", DAMAGED)
     with node_thread(tmp_path / "node") as node:
-        blocks = spark.readStream.format("blockfiles").option("blocks_per_batch", 2).load(str(chain))
+        blocks = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 2).load(str(chain))
         query = (
             blocks.writeStream.format("blockstream")
             .option("gateways", str(node.grpc_address))

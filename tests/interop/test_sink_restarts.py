@@ -44,7 +44,7 @@ def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(
             "chain": str(chain),
             "gateways": node.address,
             "checkpoint": str(tmp_path / "checkpoint"),
-            "blocks_per_batch": 30,
+            "max_blocks_per_trigger": 30,
         }
         written = 1
         for restart in range(RESTARTS):

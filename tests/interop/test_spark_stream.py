@@ -32,7 +32,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
     chain.mkdir()
 
     def follow(gateway: str, checkpoint: str) -> list[StreamingQueryProgress]:
-        blocks = spark.readStream.format("blockfiles").option("blocks_per_batch", 4).load(str(chain))
+        blocks = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 4).load(str(chain))
         query = (
             blocks.observe("sent", count("*").alias("blocks"), max("block_number").alias("last"))
             .writeStream.format("blockstream")

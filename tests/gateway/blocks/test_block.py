@@ -52,6 +52,17 @@ def test_what_is_no_block_is_refused(serialized: bytes, text: str) -> None:
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+def test_items_of_every_length_come_back_and_a_longer_encoding_is_refused(size: int) -> None:
+    items = [header_item(), bytes(size), bytes(size), b"x"]
+    serialized = block_pb2.Block(items=items).SerializeToString()
+    assert Block.from_bytes(serialized).items == tuple(items)
+    # The length of the last item in two bytes, and an item under a tag of two bytes.
+    for end in (b"\x0a\x81\x00x", b"\x8a\x00\x01x"):
+        with pytest.raises(BlockRefused, match="something beside its items"):
+            Block.from_bytes(serialized[:-3] + end)
+
+
 def test_every_part_of_a_block_is_refused_or_shorter() -> None:
     serialized = Block.from_items(block_items()).to_bytes()
     for size in range(len(serialized)):

@@ -376,8 +376,8 @@ def test_without_pyspark_large_files_are_published_here(
         (("--option", "partitions=2"), "--option partitions"),
         (("--sink-option", "Part_Order_Seconds=2"), "--sink-option part_order_seconds"),
         (
-            ("--follow", "--checkpoint", "state", "--option", "blocks_per_batch=2"),
-            "--option blocks_per_batch",
+            ("--follow", "--checkpoint", "state", "--option", "max_blocks_per_trigger=2"),
+            "--option max_blocks_per_trigger",
         ),
     ],
 )
@@ -437,8 +437,16 @@ def test_the_local_engine_names_what_spark_does(
             "Invalid value for --option: option 'foo': got an unknown option, expected one of",
         ),
         (
-            ("--gateway", "a:1", "--option", "blocks_per_batch=0", "--follow", "--checkpoint", "/dev/null/x"),
-            "Invalid value for --option: option 'blocks_per_batch': got 0, expected 1 to",
+            (
+                "--gateway",
+                "a:1",
+                "--option",
+                "max_blocks_per_trigger=0",
+                "--follow",
+                "--checkpoint",
+                "/dev/null/x",
+            ),
+            "Invalid value for --option: option 'max_blocks_per_trigger': got 0, expected 1 to",
         ),
         (
             ("--gateway", "a:1", "--option", "MODE=x"),

@@ -210,7 +210,7 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
     blocks = make_blocks(20)
     chain = tmp_path / "chain"
     chain.mkdir()
-    source = parse_source(f"blockfiles:{chain}", {"blocks_per_batch": "4"})
+    source = parse_source(f"blockfiles:{chain}", {"max_blocks_per_trigger": "4"})
     stop = threading.Event()
 
     def feed(progress: JobProgress, count_max: int) -> None:
@@ -291,7 +291,7 @@ def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
     chain.mkdir()
     for block in blocks:
         write_block_file(chain / f"{block.number}.blk", block)
-    source = parse_source(f"blockfiles:{chain}", {"blocks_per_batch": "1"})
+    source = parse_source(f"blockfiles:{chain}", {"max_blocks_per_trigger": "1"})
     tracker = spark.sparkContext.statusTracker()
     jobs_in_flight: list[int] = []
 

@@ -134,7 +134,7 @@ def test_three_publishers_make_the_same_blocks_and_a_node_stores_each_once(
         with ServerThread(streamer) as server:
             for size in ("300", "500") if LONG else ("500",):  # batches end elsewhere
                 with running(FakeNode(default=racing)) as fake:
-                    source = source_of(server, "l2block", entries_per_batch=size)
+                    source = source_of(server, "l2block", max_entries_per_trigger=size)
                     report = publish(spark, source, [fake.address], key=key, deadline_seconds=240)
                     assert report.is_complete, report.failures
                 assert [(block.number, block.items) for block in fake.received] == expected

@@ -110,7 +110,7 @@ def test_windows_and_watermarks_work_in_a_stream(spark: SparkSession, files: Pat
 
     rows = (
         spark.readStream.format("blockfiles")
-        .options(decode="items", blocks_per_batch="5")
+        .options(decode="items", max_blocks_per_trigger="5")
         .load(str(files))
         .withWatermark("consensus_time", "1 second")
         .groupBy(F.window("consensus_time", "1 minute"), "kind")

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -307,7 +308,7 @@ def test_options_are_checked() -> None:
         ),
         (
             {"form": "5"},
-            "option 'form': got an unknown option, expected one of blocks_per_batch, check, decode, ",
+            "option 'form': got an unknown option, expected one of check, decode, ",
         ),
     ):
         with pytest.raises(OptionError) as caught:
@@ -433,7 +434,7 @@ def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[int] = []
 
     def run() -> None:
-        stream = spark.readStream.format("blockfiles").option("blocks_per_batch", 2).load(str(folder))
+        stream = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 2).load(str(folder))
         query = (
             stream.writeStream.foreachBatch(
                 lambda batch, _: seen.extend(row.block_number for row in batch.collect())
@@ -446,7 +447,8 @@ def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
 
     for number in (0, 1, 2, 4):
         write_block_file(folder / f"{number}.blk", BLOCKS[number])
-    run()
+    with pytest.raises(StreamingQueryException, match=r"block 3 is missing \(before 4\.blk\)"):
+        run()
     assert seen == [0, 1, 2]
     write_block_file(folder / "3.blk.zst", BLOCKS[3])
     run()

@@ -114,7 +114,7 @@ def test_what_the_latest_block_is_has_to_be_said() -> None:
 def test_what_a_gateway_holds_now_is_read_to_its_end(tmp_path: Path) -> None:
     store(tmp_path, BLOCKS)
     with node_thread(tmp_path) as node:
-        reader = stream_of(str(node.grpc_address), blocks_per_batch="5", to="8")
+        reader = stream_of(str(node.grpc_address), max_blocks_per_trigger="5", to="8")
         reader.prepareForTriggerAvailableNow()
     last = reader.latestOffset({"next": 5}, reader.getDefaultReadLimit())
     assert last == {"first": 5, "next": 9}
@@ -125,7 +125,7 @@ def test_what_a_gateway_holds_now_is_read_to_its_end(tmp_path: Path) -> None:
     [({}, 0), ({"from_": "first"}, 0), ({"from_": "latest"}, 12), ({"from_": "7"}, 7)],
 )
 def test_a_stream_begins_where_it_is_told(gateway: str, options: dict[str, str], begin: int) -> None:
-    reader = stream_of(gateway, blocks_per_batch="5", **options)
+    reader = stream_of(gateway, max_blocks_per_trigger="5", **options)
     offset = reader.initialOffset()
     assert offset == {"next": begin}
     seen: list[int] = []
@@ -148,7 +148,7 @@ def test_options() -> None:
             {"partitions": str(SUBSCRIPTIONS_MAX + 1)},
             "option 'partitions': got 10001, expected 1 to 10000",
         ),
-        ({"race": "2"}, "option 'race': got an unknown option, expected one of blocks_per_batch, "),
+        ({"race": "2"}, "option 'race': got an unknown option, expected one of deadline_seconds, "),
     ):
         with pytest.raises(OptionError) as caught:
             SubscriptionOptions.parse({"gateways": "a:1"} | wrong)
@@ -172,7 +172,7 @@ def test_spark_follows_a_gateway(spark: SparkSession, gateway: str, tmp_path: Pa
     stream = (
         spark.readStream.format("blockstream")
         .option("gateways", f"127.0.0.1:1,{gateway}")
-        .option("blocks_per_batch", 7)
+        .option("max_blocks_per_trigger", 7)
         .load()
     )
     query = (

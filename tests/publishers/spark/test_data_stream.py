@@ -104,7 +104,7 @@ def test_events_of_the_sample(tmp_path: Path) -> None:
         ({}, "option 'path': got nothing, expected the stream file, the data folder of a node, or "),
         (
             {"path": "x", "decode": "rows"},
-            "option 'decode': got 'rows', expected one of entries, blocks, events",
+            "option 'decode': got 'rows', expected one of entries, events, blocks",
         ),
         (
             {"path": "x", "partitions": str(limits.PARTITIONS_MAX + 1)},
@@ -130,7 +130,7 @@ def test_a_stream_of_a_server_in_batches(tmp_path: Path) -> None:
     with store_of(tmp_path, BLOCKS) as store, ServerThread(store.streamer) as server:
         for decode, expected in (("entries", 0), ("blocks", 12)):
             reader = stream_of(
-                f"127.0.0.1:1,{server.host}:{server.port}", decode=decode, entries_per_batch="13"
+                f"127.0.0.1:1,{server.host}:{server.port}", decode=decode, max_entries_per_trigger="13"
             )
             offset, rows = reader.initialOffset(), []
             while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
@@ -179,7 +179,7 @@ def test_what_a_server_has_now_is_read_to_its_end_or_it_is_an_error(tmp_path: Pa
     with store_of(tmp_path, BLOCKS) as store:
         with ServerThread(store.streamer) as server:
             reader = stream_of(
-                f"{server.host}:{server.port}", deadline_seconds="0.01", entries_per_batch="13"
+                f"{server.host}:{server.port}", deadline_seconds="0.01", max_entries_per_trigger="13"
             )
             reader.prepareForTriggerAvailableNow()
         last = reader.latestOffset({"next": 26}, reader.getDefaultReadLimit())

@@ -270,7 +270,7 @@ def test_a_stream_that_starts_again_writes_the_same_files(
     out, state = tmp_path / "out", tmp_path / "state"
 
     def run() -> None:
-        rows = spark.readStream.format("blockfiles").option("blocks_per_batch", 8).load(str(chain))
+        rows = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 8).load(str(chain))
         query = (
             rows.writeStream.format("blockfiles")
             .options(**ZIPS)

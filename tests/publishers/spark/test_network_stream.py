@@ -204,7 +204,7 @@ def _add(batches: list[Blocks], blocks: DataFrame, batch: int) -> None:
 def run_query(spark: SparkSession, address: str, by: object, checkpoint: Path) -> list[Blocks]:
     """Run a query to where the stream ends now, and return the blocks of each batch."""
     entries = spark.readStream.format("datastream").options(
-        server=address, entries_per_batch="500", partitions="2"
+        server=address, max_entries_per_trigger="500", partitions="2"
     )
     batches: list[Blocks] = []
     query = (

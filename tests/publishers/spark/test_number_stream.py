@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sluice.publishers.errors import OptionError
+from sluice.publishers.errors import BlockListError, OptionError, PublisherError
 from sluice.publishers.spark.number_stream import NumberStreamReader
 
 ALL = ReadAllAvailable()
@@ -112,3 +112,51 @@ def test_a_checkpoint_of_another_source_is_named(offset: Any) -> None:
         source.latestOffset(offset, ALL)
     with pytest.raises(OptionError, match=said):
         source.partitions(offset, {"next": 4})
+
+
+class Gapped(Numbers):
+    """A source that lacks the numbers from `missing` to before `later`; what is there ends at `end`."""
+
+    def __init__(self, missing: int, later: int, end: int) -> None:
+        super().__init__(0, end)
+        self.missing, self.later = missing, later
+
+    def end_number(self, following: int) -> int:
+        return max(following, self.missing) if following <= self.missing else self.end
+
+    def gap(self, following: int) -> tuple[PublisherError, int] | None:
+        if self.missing < self.later and following < self.end:
+            return BlockListError("chain", f"block {following} is missing"), self.later - following
+        return None
+
+    def latest_end(self) -> int | None:
+        return self.end
+
+
+def test_available_now_fails_at_a_gap_after_what_is_before_it() -> None:
+    source = Gapped(3, 5, 9)
+    source.prepareForTriggerAvailableNow()
+    end = source.latestOffset({"next": 0}, ALL)
+    assert end == {"first": 0, "next": 3}
+    with pytest.raises(BlockListError, match="block 3 is missing"):
+        source.latestOffset(end, ALL)
+
+
+def test_another_query_waits_for_a_gap_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = Gapped(3, 5, 9)
+    for _ in range(3):
+        assert source.latestOffset({"next": 3}, ALL) == {"next": 3}
+    assert [one.getMessage() for one in caplog.records] == [
+        "chain: block 3 is missing: the query waits for 2 blocks"
+    ]
+    source.missing = source.later = 9
+    assert source.latestOffset({"next": 3}, ALL) == {"first": 3, "next": 9}
+    assert source.latestOffset({"next": 9}, ALL) == {"next": 9}
+    source.missing, source.later, source.end = 9, 10, 12
+    source.latestOffset({"next": 9}, ALL)
+    assert len(caplog.records) == 2
+
+
+def test_progress_shows_what_is_there() -> None:
+    assert Gapped(3, 5, 9).reportLatestOffset() == {"next": 9}
+    assert Numbers(0, 4).reportLatestOffset() is None

@@ -1,0 +1,117 @@
+"""The blocks of a streaming query's folders, listed again only for what the last listing does not say.
+
+A batch takes the next thousand of what is listed, so a query over all files lists them once. When it has
+come to the end of that, a disk is listed again if one of its folders has changed, an object store each time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from sluice.publishers.blocks.block_places import BlockPlace, FileStore
+from sluice.publishers.blocks.watched_store import WatchedStore
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.spark.folders import BlockFolders
+
+__all__ = ["ListedPlaces"]
+
+PLACES_MAX: Final = 500_000
+"""Most places that are remembered, some 200 bytes each; behind them the folders are listed again."""
+
+
+class ListedPlaces:
+    """Remembers a listing, from the block on that was asked for.
+
+    Args:
+        folders: they grow.
+        numbers: the wanted blocks.
+    """
+
+    def __init__(self, folders: BlockFolders, numbers: NumberRange) -> None:
+        self.count = 0
+        """Listings so far."""
+        self._folders = folders
+        self._wanted = numbers
+        self._store: FileStore | None = None
+        self._places: list[BlockPlace] = []
+        self._first = 0
+        self._end: int | None = 0
+        """The listing says of each number from `_first` to before `_end` whether it is there."""
+        self._after_all = 0
+
+    def __reduce__(self) -> tuple[type[ListedPlaces], tuple[BlockFolders, NumberRange]]:
+        """Travel to the workers without the places: each of them has its own in its partition."""
+        return type(self), (self._folders, self._wanted)
+
+    def after_all(self) -> int:
+        """Return the number after the highest there is now; 0: there is none."""
+        self._list(self._first if self.count else 0)
+        return self._after_all
+
+    def known_end(self) -> int:
+        """Return the number after the highest of the last listing."""
+        return self._after_all
+
+    def first(self) -> int | None:
+        """Return the lowest number there is; None: there is none."""
+        self._look(0)
+        return self._places[0].number if self._places else None
+
+    def end_of_run(self, following: int) -> int:
+        """Return the number after the last before a gap; `following` if it is not there."""
+        end = self._run_end(following)
+        if end == following:
+            self._look(following)
+            end = self._run_end(following)
+        return end
+
+    def next_one(self, following: int) -> BlockPlace | None:
+        """Return the first listed place from `following` on; None: there is none."""
+        at = self._at(following)
+        return self._places[at] if at < len(self._places) else None
+
+    def between(self, first: int, end: int, *, again: bool = False) -> Sequence[BlockPlace]:
+        """Return the places from `first` to before `end`; `again` lists them anew."""
+        is_known = first >= self._first and (self._end is None or end <= self._end)
+        if again or not is_known or self._at(end) - self._at(first) < end - first:
+            return self._folders.blocks(self._wanted.narrowed(first, end), is_growing=True)
+        return self._places[self._at(first) : self._at(end)]
+
+    def _at(self, number: int) -> int:
+        return bisect_left(self._places, number, key=lambda place: place.number)
+
+    def _run_end(self, following: int) -> int:
+        """Numbers that rise by one keep their distance to their positions."""
+        if following < self._first or (self._end is not None and following >= self._end):
+            return following
+        start = self._at(following)
+        if start == len(self._places) or self._places[start].number != following:
+            return following
+        distance = following - start
+        behind = bisect_left(
+            range(start, len(self._places)), distance + 1, key=lambda at: self._places[at].number - at
+        )
+        return following + behind
+
+    def _look(self, following: int) -> None:
+        is_known = following >= self._first and (self._end is None or following < self._end)
+        if is_known and isinstance(self._store, WatchedStore) and not self._store.has_changed():
+            return
+        self._list(following)
+
+    def _list(self, following: int) -> None:
+        self.count += 1
+        if self._folders.is_remote:
+            self._store = self._folders.store()
+        else:
+            if not isinstance(self._store, WatchedStore):
+                self._store = WatchedStore()
+            self._store.begin()
+        places = self._folders.blocks(self._wanted.narrowed(following), is_growing=True, store=self._store)
+        self._after_all = places[-1].number + 1 if places else self._after_all
+        self._first, self._end = following, None
+        self._places = places[:PLACES_MAX]
+        if len(places) > PLACES_MAX:
+            self._end = places[PLACES_MAX].number
