@@ -42,6 +42,7 @@ NAMES = (
     "catch_up",
     "prepare",
     "stream_read",
+    "block_files",
     "sink",
 )
 DEADLINE_SECONDS = 240.0

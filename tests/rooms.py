@@ -23,7 +23,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("demo",),
         ("job",),
         ("spark",),
-        ("coordination", "verify"),
+        ("coordination", "rows", "verify"),
         ("blocks", "client"),
         ("protocol", "sources"),
         ("root",),

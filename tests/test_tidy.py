@@ -80,6 +80,7 @@ ROOT_NAMES = frozenset(
     {
         *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
         *("benchmarks", "datastream", "deploy", "docs", "gateway", "proto", "publishers", "pyproject.toml"),
+        *(f"pyspark_{name}.py" for name in ("blockfiles", "blockstream", "datastream")),
         "sluice",
         "tests",
     }

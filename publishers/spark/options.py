@@ -9,6 +9,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, SupportsIndex
 
@@ -141,12 +142,11 @@ def time_ns(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    try:
+    time = None
+    with suppress(ValueError):
         time = datetime.fromisoformat(text.strip())
-        if time.tzinfo is None:
-            raise ValueError
-    except ValueError:
-        raise OptionError(name, repr(text), "a time with its zone, such as 2026-01-31T12:00:00Z") from None
+    if time is None or time.tzinfo is None:
+        raise OptionError(name, repr(text), "a time with its zone, such as 2026-01-31T12:00:00Z")
     return (time - _EPOCH) // timedelta(microseconds=1) * 1_000
 
 

@@ -43,7 +43,7 @@ def test_a_wheel_has_the_modules_of_all_three_packages(tmp_path: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {path for path in repository_files() if path.endswith((".py", ".pyi", "py.typed"))}
     wanted = {f"sluice/{path}" for path in modules if path.split("/")[0] in PACKAGES}
-    wanted |= {path for path in modules if path.startswith("sluice/")}
+    wanted |= {path for path in modules if path.startswith(("sluice/", "pyspark_"))}
     data = {
         path
         for path in repository_files()
