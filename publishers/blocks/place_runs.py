@@ -98,10 +98,11 @@ def _run_at(place: BlockPlace) -> PlaceRun:
 
 def _follows(head: PlaceRun, place: BlockPlace, step: int) -> bool:
     number = head.first + step
-    if place.number != number or place.changed_ns != head.changed_ns:
+    found, path, member, entry, _, changed_ns = place
+    if found != number:
         return False
     shown = number % head.modulus if head.modulus else number
-    name = f"{head.before}{shown:0{head.digits}}{head.ending}"
+    name = head.before + str(shown).zfill(head.digits) + head.ending
     if head.archive is None:
-        return place.entry < 0 and place.path == name
-    return place.path == head.archive and place.member == name and place.entry == head.entry + step
+        return path == name and entry < 0
+    return (path, member, entry, changed_ns) == (head.archive, name, head.entry + step, head.changed_ns)

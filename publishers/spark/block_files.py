@@ -276,14 +276,17 @@ def _weights(options: FileOptions, places: Sequence[BlockPlace]) -> list[int]:
     if options.partition_count == 1:
         return [1] * len(places)
     store = options.folders.store()
-    step = max(1, len(places) // _SIZES_LOOKED_AT)
+    # In a bucket, asking for each size would cost more than it gains.
+    step = 0 if options.folders.is_remote else max(1, len(places) // _SIZES_LOOKED_AT)
     weights: list[int] = []
+    last = _BLOCK_BYTES
     for at, place in enumerate(places):
-        # In a bucket, asking for each size would cost more than it gains.
-        if place.entry >= 0 or (at % step == 0 and not options.folders.is_remote):
-            weights.append(_BLOCK_BYTES + _stored_bytes(store, place))
-        else:
-            weights.append(weights[-1] if weights and not options.folders.is_remote else _BLOCK_BYTES)
+        if place.entry >= 0:
+            weights.append(_BLOCK_BYTES + place.size_bytes)
+            continue
+        if step and at % step == 0:
+            last = _BLOCK_BYTES + _stored_bytes(store, place)
+        weights.append(last)
     return weights
 
 

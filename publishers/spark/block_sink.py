@@ -18,11 +18,12 @@ import asyncio
 import json
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -39,17 +40,18 @@ from sluice.publishers.spark.batches import blocks_in
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.sink_options import SinkOptions
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = [
+    "REPORT_SCHEMA",
     "BlockStreamStreamWriter",
     "BlockStreamWriter",
     "PartitionPublished",
     "make_report_folder",
     "publish_partition",
+    "published_rows",
     "read_reports",
     "read_totals",
+    "say_what_is_safe",
+    "write_reports",
 ]
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
     "publish the DataFrame with sluice.publishers.spark.publish, which sorts it, or sort it by block_number"
 )
+REPORT_SCHEMA: Final = "report STRING"
+_REPORT_COLUMNS: Final = pa.schema([("report", pa.string())])
 
 
 @dataclass
@@ -121,6 +125,15 @@ def publish_partition(
         PublishStopped: the coordinator told the task to stop.
     """
     return run_with_thread(lambda: _publish(batches, options, is_streaming))
+
+
+def published_rows(options: Mapping[str, str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Publish the rows of one task; yield its reports as rows of `REPORT_SCHEMA`, for `mapInArrow`.
+
+    Rows reach whoever runs the job, over Spark Connect too, where its driver has another disk.
+    """
+    reports = publish_partition(batches, SinkOptions.parse(options), is_streaming=False)
+    yield pa.record_batch([[report.to_json() for report in reports]], schema=_REPORT_COLUMNS)
 
 
 async def _publish(
@@ -204,12 +217,11 @@ class BlockStreamWriter(DataSourceArrowWriter):
         reports = _reports_in(messages)
         for report in reports:
             log.info("published: %s", report.to_json())
-        if self._options.report_path is not None:
-            _write_reports(_report_folder(self._options.report_path), self._options.publisher_id, reports)
+        write_reports(self._options, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log which blocks are stored although the job failed."""
-        _say_what_is_safe(self._options, _reports_in(messages))
+        say_what_is_safe(self._options, _reports_in(messages))
 
 
 class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -233,14 +245,14 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
             return
         folder, name = _report_folder(self._options.report_path), self._options.publisher_id
         if reports:
-            _write_reports(folder, f"{name}-batch-{batchId}", reports)
+            _write_named(folder, f"{name}-batch-{batchId}", reports)
         _report_file(folder, f"{name}-batch-{batchId - BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
         totals = _totals_before(folder, name, batchId).through(batchId, reports, _query_in(messages))
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log which blocks are stored although the batch failed."""
-        _say_what_is_safe(self._options, _reports_in(messages))
+        say_what_is_safe(self._options, _reports_in(messages))
 
 
 def make_report_folder(report_path: str) -> None:
@@ -300,7 +312,8 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
     ]
 
 
-def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
+def say_what_is_safe(options: SinkOptions, reports: Sequence[PublishReport]) -> None:
+    """Log which blocks are stored although a job failed."""
     known = safe_through_of(reports)
     try:
         held = options.asker(LAST_WORD_SECONDS).held()
@@ -324,7 +337,13 @@ def _report_file(folder: Path, publisher_id: str) -> Path:
     return folder / f"{publisher_id.replace('/', '_')}.json"
 
 
-def _write_reports(folder: Path, publisher_id: str, reports: list[PublishReport]) -> None:
+def write_reports(options: SinkOptions, reports: Sequence[PublishReport]) -> None:
+    """Write the reports of a batch to `report_path`, if one is given."""
+    if options.report_path is not None:
+        _write_named(_report_folder(options.report_path), options.publisher_id, reports)
+
+
+def _write_named(folder: Path, publisher_id: str, reports: Sequence[PublishReport]) -> None:
     texts = ",\n".join(report.to_json() for report in reports)
     _write(_report_file(folder, publisher_id), f"[{texts}]")
 

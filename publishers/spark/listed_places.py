@@ -47,7 +47,7 @@ class ListedPlaces:
 
     def after_all(self) -> int:
         """Return the number after the highest there is now; 0: there is none."""
-        self._list(self._first if self.count else 0)
+        self._look(self._first if self.count else 0)
         return self._after_all
 
     def known_end(self) -> int:

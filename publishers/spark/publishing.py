@@ -4,15 +4,15 @@ It reads the block numbers first, then partitions by range and sorts rows that a
 shuffle. Adaptive execution merges a shuffle's partitions by size: numbers alone may come in one partition and
 whole blocks in several, in any order.
 
-So it reads the DataFrame twice. Cache one that is expensive, or may have other rows the second time.
+Of a source of ours it reads the numbers without the blocks. Another DataFrame it reads twice. Cache one that
+is expensive, or may have other rows the second time.
 Source: docs/spark.md.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,8 +23,13 @@ from pyspark.errors import PySparkException
 from sluice.publishers.errors import FrameError, SparkJobFailed
 from sluice.publishers.report import PublishReport, safe_through_of
 from sluice.publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
-from sluice.publishers.spark import register
-from sluice.publishers.spark.block_sink import read_reports
+from sluice.publishers.spark.block_sink import (
+    REPORT_SCHEMA,
+    make_report_folder,
+    published_rows,
+    say_what_is_safe,
+    write_reports,
+)
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.options import current_names, whole_argument
@@ -40,6 +45,7 @@ __all__ = ["is_shuffled", "plan_frame", "publish"]
 _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 _NO_NUMBER: Final = -1
+_OURS: Final = ("blockfiles", "blockstream", "datastream")
 _SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """PySpark (4.3) makes the second of a job that was cancelled, or a worker that crashed."""
 
@@ -75,32 +81,42 @@ def publish(
     if "report_path" in texts:
         # The writer may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
-    parsed = SinkOptions.parse(texts)
+    if (folder := SinkOptions.parse(texts).report_path) is not None:
+        make_report_folder(folder)
     with active_session(blocks.sparkSession):
-        return _publish(blocks.select(BLOCK_NUMBER, ITEMS), shards, texts, parsed.publisher_id)
+        return _publish(blocks.select(BLOCK_NUMBER, ITEMS), shards, texts)
 
 
-def _publish(
-    rows: DataFrame, shards: int | None, texts: dict[str, str], publisher_id: str
-) -> list[PublishReport]:
+def _publish(rows: DataFrame, shards: int | None, texts: dict[str, str]) -> list[PublishReport]:
     plan = plan_frame(rows)
     if plan is None:
         return []
     texts["first_block"] = str(plan.first_block)
-    count = min(shards or plan.partition_count, plan.block_count)
+    shuffled = is_shuffled(rows)
+    parts = shards or plan.partition_count
+    if shards is None and shuffled:  # whatever number of partitions the shuffle has left
+        parts = min(parts, _slots(rows) or parts)
+    count = min(parts, plan.block_count)
     # A waiting task holds a slot, which a failed task may need.
     texts.setdefault("part_order_seconds", str(part_order_seconds_for(rows.sparkSession, count)))
-    if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
+    if not plan.is_ordered or count != plan.partition_count or shuffled:
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
-    with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
-        texts.setdefault("report_path", folder)
-        try:
-            _save(rows, texts)
-        except _SPARK_ERRORS as error:
-            raise SparkJobFailed(reason_in(str(error))) from error
-        reports = read_reports(Path(texts["report_path"]), publisher_id)
-        _check_all_came(plan, reports)
-        return reports
+    options = SinkOptions.parse(texts)
+    try:
+        found = rows.mapInArrow(partial(published_rows, texts), REPORT_SCHEMA).collect()
+    except _SPARK_ERRORS as error:
+        say_what_is_safe(options, [])
+        raise SparkJobFailed(reason_in(str(error))) from error
+    reports = [PublishReport.from_json(row["report"]) for row in found]
+    write_reports(options, reports)
+    _check_all_came(plan, reports)
+    return reports
+
+
+def _slots(frame: DataFrame) -> int | None:
+    """Return how many tasks run at once; None: over Spark Connect it is not known."""
+    session = frame.sparkSession
+    return None if getattr(session, "_jvm", None) is None else int(session.sparkContext.defaultParallelism)
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
@@ -115,18 +131,6 @@ def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
         raise FrameError(reason, remedy)
 
 
-def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
-    """Write to the sink; register it if the session does not know it yet."""
-    writer = rows.write.format("blockstream").mode("append").options(**options)
-    try:
-        writer.save()
-    except _SPARK_ERRORS as error:
-        if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
-            raise
-        register(rows.sparkSession)
-        writer.save()
-
-
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:
     """Read only the block numbers of a DataFrame, and plan the chain; None: there are no rows.
 
@@ -136,13 +140,43 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
     """
     try:
         with active_session(blocks.sparkSession):
-            rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
+            rows = _numbers_of(blocks).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
     except _SPARK_ERRORS as error:
         raise SparkJobFailed(reason_in(str(error))) from error
     runs = [ChainRun(row["partition"], row["first"], row["last"]) for row in rows]
     if any(run.first < 0 for run in runs):
         raise FrameError("a row has no block_number, or a negative one", "every row is a block of a chain")
     return plan_chain(runs)
+
+
+def _numbers_of(blocks: DataFrame) -> DataFrame:
+    """Return the block numbers alone, of the same partitions.
+
+    Spark tells a Python source no columns, so a `select` over it would read every block. A DataFrame that
+    only selects columns of a source of ours is read anew from it with this column.
+    """
+    numbers = blocks.select(BLOCK_NUMBER)
+    frame_in_jvm = getattr(blocks, "_jdf", None)
+    if frame_in_jvm is None:
+        return numbers
+    node = frame_in_jvm.queryExecution().analyzed()
+    while (kind := node.getClass().getSimpleName()) == "SubqueryAlias" or (
+        kind == "Project" and _only_selects(node)
+    ):
+        node = node.child()
+    if kind != "DataSourceV2Relation" or node.table().name() not in _OURS:
+        return numbers
+    options = node.options()
+    given = {name: options.get(name) for name in options.keySet()}
+    source = blocks.sparkSession.read.format(node.table().name()).options(**given)
+    return source.schema(f"{BLOCK_NUMBER} BIGINT").load()
+
+
+def _only_selects(project: Any) -> bool:
+    """Return whether a node hands on columns as they are, the block number among them under its name."""
+    columns = project.projectList()
+    names = [columns.apply(at) for at in range(columns.size())]
+    return all(one.getClass().getSimpleName() == "AttributeReference" for one in names)
 
 
 def is_shuffled(frame: DataFrame) -> bool:

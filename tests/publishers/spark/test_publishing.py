@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +19,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
+import pyspark
 from pyspark.sql import Window, functions
 
 from sluice.gateway.blocks.block import Block
@@ -210,3 +216,99 @@ def test_threads_can_publish(spark: SparkSession, tmp_path: Path) -> None:
     with running(FakeNode()) as node, ThreadPoolExecutor(1) as threads:
         (report,) = threads.submit(publish, frame, node.address).result()
     assert (report.blocks, node.received) == (12, BLOCKS)
+
+
+def test_the_numbers_of_a_source_are_read_without_its_blocks(spark: SparkSession, tmp_path: Path) -> None:
+    for block in BLOCKS:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    (tmp_path / "5.blk").write_bytes(b"damaged")
+    frame = spark.read.format("blockfiles").option("partitions", "3").load(str(tmp_path))
+    for same in (
+        frame,
+        frame.select("block_number", "items"),
+        frame.alias("a").select("items", "block_number"),
+    ):
+        plan = plan_frame(same)
+        assert plan is not None
+        assert (plan.first_block, plan.last_block, plan.partition_count) == (0, BLOCKS[-1].number, 3)
+    with pytest.raises(SparkJobFailed, match=r"5\.blk"):
+        plan_frame(frame.where("size(items) > 0"))
+    with pytest.raises(SparkJobFailed, match=r"5\.blk"):  # other numbers than the source's
+        plan_frame(frame.selectExpr("block_number DIV 2 AS block_number", "items"))
+
+
+def test_a_shuffle_of_many_partitions_takes_the_task_slots(spark: SparkSession, tmp_path: Path) -> None:
+    frame = frame_of(spark, BLOCKS).repartition(60, "block_number")
+    with node_thread(tmp_path) as node:
+        reports = publish(frame, str(node.grpc_address))
+    assert len(reports) <= spark.sparkContext.defaultParallelism
+    assert sum(report.acknowledged for report in reports) == len(BLOCKS)
+
+
+CONNECTED = """
+import sys, tempfile
+from pyspark.sql import SparkSession
+from sluice.publishers.spark import publish, register
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+register(spark)
+tempfile.TemporaryDirectory = tempfile.mkdtemp = None  # no disk is shared with the server
+blocks = spark.read.format("blockfiles").option("partitions", 2).load(sys.argv[2])
+for report in publish(blocks, sys.argv[3]) + publish(blocks.where("block_number < 5"), sys.argv[3]):
+    print("report", report.acknowledged, report.safe_through)
+"""
+
+
+def test_over_connect_the_reports_come_to_the_client(tmp_path: Path, java: None) -> None:
+    """A server of its own process, as a remote one is."""
+    pytest.importorskip("grpc_status", reason="needs grpcio-status")
+    home = Path(pyspark.__file__).parent
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in BLOCKS:
+        write_block_file(chain / f"{block.number}.blk", block)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.port": port,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+    }
+    words = [f"--conf={name}={value}" for name, value in settings.items()]
+    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    with (tmp_path / "server.log").open("w") as log, node_thread(tmp_path / "node") as node:
+        server = subprocess.Popen(
+            [
+                home / "bin" / "spark-submit",
+                "--class=org.apache.spark.sql.connect.service.SparkConnectServer",
+                "--master=local[2]",
+                *words,
+                "spark-internal",
+            ],
+            env=environment,
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                assert server.poll() is None
+                assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()[-2000:]
+                time.sleep(0.2)
+            done = subprocess.run(
+                [sys.executable, "-c", CONNECTED, f"sc://127.0.0.1:{port}", chain, str(node.grpc_address)],
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+        finally:
+            server.terminate()
+            server.wait()
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("report")]
+    assert sum(int(line[1]) for line in lines[:2]) == len(BLOCKS)
+    assert [line[2] for line in lines] == ["5", "11", "11"]
