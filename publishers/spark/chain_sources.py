@@ -17,15 +17,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from sluice.datastream.client.blocking_client import BlockingStreamClient
-from sluice.datastream.errors import BookmarkNotFound, DatastreamError
+from sluice.datastream.errors import DatastreamError
 from sluice.gateway.addresses import parse_addresses
-from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.publishers.blocks.block_places import BlockPlace, check_no_gaps
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.limits import STATUS_SECONDS
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.sources.block_gateways import BlockGateways
-from sluice.publishers.sources.entry_server import connect_to_stream
+from sluice.publishers.sources.entry_server import block_entry, connect_to_stream
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.source_names import SourceName
 from sluice.publishers.spark.source_options import (
@@ -358,7 +357,7 @@ def served_entries(source: SourceName, numbers: NumberRange) -> range:
             return None, range(total)
         first = 0
         for number in _ends(numbers):
-            entry = _entry_of(client, number)
+            entry = block_entry(client, number)
             if entry is None:
                 return f"block {number} is not there", range(0)
             if number == numbers.first:
@@ -376,17 +375,7 @@ def entry_of_block(source: SourceName, number: int) -> int | None:
 
     Raises OptionError or SourceUnreachable.
     """
-    return _asked(source, f"block {number} of {source}", lambda client: _entry_of(client, number))
-
-
-def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
-    """Return the entry that a block begins with; None: the server does not have it."""
-    bookmark = bookmark_of(block_number)
-    try:
-        number = client.bookmark(bookmark).number - 1  # the answer is the first entry behind bookmarks
-    except BookmarkNotFound:
-        return None
-    return number if client.entry(number).data == bookmark else number - 1
+    return _asked(source, f"block {number} of {source}", lambda client: block_entry(client, number))
 
 
 def server_options(source: SourceName) -> StreamOptions:

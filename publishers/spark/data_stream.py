@@ -1,8 +1,8 @@
-"""The Spark source `datastream`: the entries of a data stream, from its file or archive (batch) or a server
-(streaming).
+"""The Spark source `datastream`: the entries of a data stream, from its file, its archive or a server.
 
-A partition of a file or an archive is a run of data pages; with `decode` `blocks` it has the blocks that
-begin in it. Of a native chain these are pages of `blocks.bin`. The streaming offset is an entry number.
+In a batch a partition of a file or an archive is a run of data pages; read as blocks it has the blocks that
+begin in it. Of a native chain these are pages of `blocks.bin`. Else a partition is a range of entries; the
+streaming offset is an entry number.
 Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 """
 
@@ -20,13 +20,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluice.datastream.layout import Entry
-from sluice.gateway.addresses import Address, parse_addresses
+from sluice.gateway.addresses import parse_addresses
 from sluice.gateway.errors import AddressError
-from sluice.publishers.errors import OptionError
-from sluice.publishers.number_range import cut_evenly
+from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
 from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url, is_archive
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
-from sluice.publishers.sources.entry_server import EntryServers
+from sluice.publishers.sources.entry_server import EntryFile, EntryServers, GrowingEntries
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
 from sluice.publishers.sources.native_pages import NativePages, block_file_in, network_file_of
 from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
@@ -50,9 +50,10 @@ from sluice.publishers.spark.source_options import StreamOptions
 __all__ = [
     "DataStreamDataSource",
     "DataStreamReader",
-    "DataStreamTcpReader",
     "EntryRange",
+    "GrowingEntriesReader",
     "RunPartition",
+    "ServedEntriesReader",
 ]
 
 ARROW_BATCH_ENTRIES: Final = 8_192
@@ -88,7 +89,7 @@ class RunPartition(InputPartition):
 
 @dataclass
 class EntryRange(InputPartition):
-    """A partition of a server's stream: entries `first` to `end` - 1."""
+    """A partition of a stream that grows: entries `first` to `end` - 1."""
 
     first: int
     end: int
@@ -107,10 +108,10 @@ class DataStreamDataSource(DataSource):
         return spark_schema(_columns(StreamOptions.parse(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a file; raise OptionError or SchemaError."""
+        """Return the reader of a batch; raise OptionError or SchemaError."""
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
-            raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
+            return ServedEntriesReader(self._servers(options), options, columns_of(schema, _columns(options)))
         expected = "the stream file, the data folder of a node, or the URL of an archive"
         path = required(self.options, "path", expected)
         columns = columns_of(schema, _columns(options))
@@ -122,17 +123,34 @@ class DataStreamDataSource(DataSource):
         in_folder = block_file_in if options.has_blocks else stream_file_in
         return DataStreamReader(in_folder(folder_of(path)), options, columns)
 
-    def streamReader(self, schema: StructType) -> DataStreamTcpReader:
-        """Return the reader of a server; raise as `reader`."""
+    def streamReader(self, schema: StructType) -> GrowingEntriesReader:
+        """Return the reader of a server, or of a file that grows; raise as `reader`."""
         options = StreamOptions.parse(self.options)
         if "to" in self.options:
             raise OptionError("to", repr(self.options["to"]), "nothing: a stream goes on")
+        columns = columns_of(schema, _columns(options))
+        if "server" in self.options or "path" not in self.options:
+            return GrowingEntriesReader(self._servers(options), options, columns)
+        given = self.options["path"]
+        path = Path() if is_archive(given) else stream_file_in(folder_of(given))
+        if not path.is_file():
+            expected = "a stream file or a node's data folder, or the option server"
+            raise OptionError("path", repr(given), expected)
+        if options.has_blocks and network_file_of(block_file_in(folder_of(given))) is not None:
+            raise OptionError("path", f"{given!r}, a native chain", "server: its node, or a batch")
+        return GrowingEntriesReader(EntryFile(path), options, columns)
+
+    def _servers(self, options: StreamOptions) -> EntryServers:
+        if "path" in self.options:
+            raise OptionError("server", "path as well", "one of the two")
         text = required(self.options, "server", "host:port, or several with commas between")
         try:
             servers = parse_addresses(text, port_min=1)
         except AddressError as error:
             raise OptionError("server", repr(error.text), error.expected) from error
-        return DataStreamTcpReader(servers, options, columns_of(schema, _columns(options)))
+        return EntryServers(
+            servers, options.stream_type, options.tls, deadline_seconds=options.deadline_seconds
+        )
 
 
 class DataStreamReader(DataSourceReader):
@@ -252,16 +270,14 @@ def _with_number(columns: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType
     return {BLOCK_NUMBER: BLOCK_COLUMNS[BLOCK_NUMBER], **columns}
 
 
-class DataStreamTcpReader(NumberStreamReader):
-    """The reader of a server's stream; servers are tried in order."""
+class GrowingEntriesReader(NumberStreamReader):
+    """The reader of a stream of entries, of servers or a file that grows."""
 
     def __init__(
-        self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
+        self, source: GrowingEntries, options: StreamOptions, columns: Mapping[str, pa.DataType]
     ) -> None:
         super().__init__(options.max_entries_per_trigger)
-        self._servers = EntryServers(
-            servers, options.stream_type, options.tls, deadline_seconds=options.deadline_seconds
-        )
+        self._source = source
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
@@ -274,7 +290,7 @@ class DataStreamTcpReader(NumberStreamReader):
 
     def end_number(self, following: int) -> int:
         """Return how many entries there are; without an answer there is nothing new."""
-        header = self._servers.header()
+        header = self._source.header()
         self._seen_end = max(following, self._promised_end, 0 if header is None else header.total_entries)
         return self._seen_end
 
@@ -283,27 +299,75 @@ class DataStreamTcpReader(NumberStreamReader):
         return self._seen_end
 
     def available_end(self) -> int:
-        """Return how many entries there are; raise SourceUnreachable if no server answers."""
-        self._promised_end = self._servers.header_surely().total_entries
+        """Return how many entries there are; raise SourceUnreachable if nobody can say."""
+        self._promised_end = self._source.header_surely().total_entries
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range; each part is a connection."""
+        """Cut a range; of a server each part is a connection."""
         return [EntryRange(*part) for part in cut_evenly(first, end, self._options.partition_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches."""
-        assert isinstance(partition, EntryRange)
-        first, end = partition.first, partition.end
-        entries = self._servers.entries(first)
+        return _range_batches(self._source, partition, self._options, self._columns)
+
+
+class ServedEntriesReader(DataSourceReader):
+    """The reader of what servers have now."""
+
+    def __init__(
+        self, servers: EntryServers, options: StreamOptions, columns: Mapping[str, pa.DataType]
+    ) -> None:
+        self._servers = servers
+        self._options = options
+        self._columns = dict(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut the wanted entries into ranges, each a connection.
+
+        Raises:
+            SourceUnreachable: no server answers.
+            BlockListError: the first or last block that is asked for is not there.
+        """
+        total = self._servers.header_surely().total_entries
+        first, last = self._options.first_number, self._options.last_number
         if self._options.has_blocks:
-            stored = blocks_that_begin_in(entries, first, end)
-            blocks = ((block.number, block.items) for block in stored)
-            return decoded_batches(blocks, self._options.decode, self._columns)
-        wanted = itertools.islice(entries, end - first)
-        if self._options.decode == "events":
-            return _event_batches(wanted, self._options, self._columns)
-        return _entry_batches(wanted, self._columns)
+            first = self._entry_of(first) if first else 0
+            last = NUMBER_MAX if last == NUMBER_MAX else self._entry_of(last)
+        parts = cut_evenly(first, min(last + 1, total), self._options.partition_count)
+        # Without a partition Spark would make one itself.
+        return [EntryRange(*part) for part in parts] or [EntryRange(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _range_batches(self._servers, partition, self._options, self._columns)
+
+    def _entry_of(self, block_number: int) -> int:
+        entry = self._servers.entry_of_block(block_number)
+        if entry is None:
+            raise BlockListError("the server", f"block {block_number} is not there")
+        return entry
+
+
+def _range_batches(
+    source: GrowingEntries,
+    partition: InputPartition,
+    options: StreamOptions,
+    columns: Mapping[str, pa.DataType],
+) -> Iterator[pa.RecordBatch]:
+    """Read a range of entries, or the blocks that begin in it."""
+    assert isinstance(partition, EntryRange)
+    first, end = partition.first, partition.end
+    if end <= first:
+        return iter(())
+    entries = source.entries(first)
+    if options.has_blocks:
+        stored = blocks_that_begin_in(entries, first, end)
+        return decoded_batches(((block.number, block.items) for block in stored), options.decode, columns)
+    wanted = itertools.islice(entries, end - first)
+    if options.decode == "events":
+        return _event_batches(wanted, options, columns)
+    return _entry_batches(wanted, columns)
 
 
 def _event_batches(

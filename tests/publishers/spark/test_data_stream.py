@@ -14,9 +14,14 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 from pyspark.sql.datasource import InputPartition
 
 from sluice.publishers import limits
-from sluice.publishers.errors import OptionError, SourceUnreachable
+from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS
-from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
+from sluice.publishers.spark.data_stream import (
+    DataStreamDataSource,
+    DataStreamReader,
+    GrowingEntriesReader,
+    ServedEntriesReader,
+)
 from tests.certificates import Authority
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
@@ -48,7 +53,8 @@ def reader_of(path: Path, **options: str) -> DataStreamReader:
 
 
 def rows_of(
-    reader: DataStreamReader | DataStreamTcpReader, partitions: Sequence[InputPartition]
+    reader: DataStreamReader | GrowingEntriesReader | ServedEntriesReader,
+    partitions: Sequence[InputPartition],
 ) -> list[dict[str, Any]]:
     reader, partitions = pickle.loads(pickle.dumps((reader, list(partitions))))  # as Spark sends them
     return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
@@ -110,7 +116,7 @@ def test_events_of_the_sample(tmp_path: Path) -> None:
             {"path": "x", "partitions": str(limits.PARTITIONS_MAX + 1)},
             "option 'partitions': got 1000001, expected 1 to 1000000",
         ),
-        ({"path": "x", "server": "a:1"}, "option 'server': got 'a:1', expected readStream, or a path"),
+        ({"path": "x", "server": "a:1"}, "option 'server': got path as well, expected one of the two"),
         ({"path": "x", "generation": "old"}, "option 'generation': got 'old', expected one of auto, network"),
     ],
 )
@@ -121,7 +127,7 @@ def test_wrong_options_are_refused(options: dict[str, str], message: str) -> Non
     assert str(caught.value).startswith(message)
 
 
-def stream_of(server: str, **options: str) -> DataStreamTcpReader:
+def stream_of(server: str, **options: str) -> GrowingEntriesReader:
     source = DataStreamDataSource({"server": server} | options)
     return source.streamReader(source.schema())
 
@@ -140,6 +146,67 @@ def test_a_stream_of_a_server_in_batches(tmp_path: Path) -> None:
                 assert [tuple(row["items"]) for row in rows] == [block.items for block in BLOCKS]
             else:
                 assert [row["entry_number"] for row in rows] == list(range(offset["next"]))
+
+
+@pytest.mark.parametrize("decode", ["entries", "blocks", "items"])
+def test_a_stream_of_a_file_that_grows(tmp_path: Path, decode: str) -> None:
+    with store_of(tmp_path, BLOCKS[:5]):
+        pass
+    source = DataStreamDataSource(
+        {"path": str(tmp_path), "decode": decode, "max_entries_per_trigger": "13", "partitions": "2"}
+    )
+    reader = source.streamReader(source.schema())
+    offset, rows = reader.initialOffset(), []
+
+    def read_on() -> None:
+        nonlocal offset
+        while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+            rows.extend(rows_of(reader, reader.partitions(offset, end)))
+            offset = end
+
+    read_on()
+    there = len(rows)
+    with store_of(tmp_path, BLOCKS[5:]):
+        read_on()  # beside the node that writes it
+    assert len(rows) > there > 0
+    whole = reader_of(tmp_path, decode=decode)
+    assert rows == rows_of(whole, whole.partitions())
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [({}, range(12)), ({"from": "3", "to": "7"}, range(3, 8)), ({"from": "11"}, range(11, 12))],
+)
+@pytest.mark.parametrize("decode", ["blocks", "headers"])
+def test_a_batch_of_a_server(tmp_path: Path, options: dict[str, str], numbers: range, decode: str) -> None:
+    with store_of(tmp_path, BLOCKS) as store, ServerThread(store.streamer) as server:
+        source = DataStreamDataSource(
+            {"server": f"{server.host}:{server.port}", "decode": decode, "partitions": "3"} | options
+        )
+        reader = source.reader(source.schema())
+        assert isinstance(reader, ServedEntriesReader)
+        rows = rows_of(reader, reader.partitions())
+        assert [row["block_number"] for row in rows] == list(numbers)
+        missing = DataStreamDataSource(
+            {"server": f"{server.host}:{server.port}", "from": "99", "decode": decode}
+        )
+        with pytest.raises(BlockListError, match="block 99 is not there"):
+            missing.reader(missing.schema()).partitions()
+        entries = DataStreamDataSource(
+            {"server": f"{server.host}:{server.port}", "from": "5", "to": "9", "partitions": "2"}
+        )
+        whole = entries.reader(entries.schema())
+        assert isinstance(whole, ServedEntriesReader)
+        assert [row["entry_number"] for row in rows_of(whole, whole.partitions())] == [5, 6, 7, 8, 9]
+
+
+def test_a_stream_of_no_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path, "s3://bucket/archive"):
+        source = DataStreamDataSource({"path": str(path)})
+        with pytest.raises(
+            OptionError, match=r"option 'path': got .*, expected a stream file or a node's data"
+        ):
+            source.streamReader(source.schema())
 
 
 def test_a_server_with_tls(tmp_path: Path) -> None:
