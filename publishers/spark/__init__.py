@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         root_hashes,
         sign_blocks,
     )
-    from sluice.publishers.spark.publishing import publish
+    from sluice.publishers.spark.publishing import publish, reports_frame
     from sluice.publishers.spark.records import records_to_blocks, records_to_signed_blocks
     from sluice.publishers.spark.verify import verify_blocks
 
@@ -48,6 +48,7 @@ __all__ = [
     "records_to_blocks",
     "records_to_signed_blocks",
     "register",
+    "reports_frame",
     "root_hashes",
     "sign_blocks",
     "verify_blocks",
@@ -63,6 +64,7 @@ _HOMES: Final = {
     "link_blocks": "sluice.publishers.spark.prepare",
     "publish": "sluice.publishers.spark.publishing",
     "read_totals": "sluice.publishers.spark.block_sink",
+    "reports_frame": "sluice.publishers.spark.publishing",
     "root_hashes": "sluice.publishers.spark.prepare",
     "sign_blocks": "sluice.publishers.spark.prepare",
     "records_to_blocks": "sluice.publishers.spark.records",

@@ -65,6 +65,10 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
     "publish the DataFrame with sluice.publishers.spark.publish, which sorts it, or sort it by block_number"
 )
+_STREAM_REMEDY = (
+    "a shuffle (repartition, join, aggregation, dropDuplicates) is between the source and the sink: take it "
+    "out, or write each batch with foreachBatch and sluice.publishers.spark.publish, which sorts it"
+)
 REPORT_SCHEMA: Final = "report STRING"
 _REPORT_COLUMNS: Final = pa.schema([("report", pa.string())])
 
@@ -84,6 +88,8 @@ class _Runs:
         self._blocks = blocks
         self._pending: Block | None = None
         self._next_number: int | None = None
+        self._taken: list[range] = []
+        """The runs so far, the last one perhaps unfinished."""
 
     async def begin(self) -> int | None:
         """Return the first block of the next run."""
@@ -98,15 +104,23 @@ class _Runs:
             self._pending = await anext(self._blocks, None)
 
     async def run(self) -> AsyncIterator[Block]:
-        """Yield the blocks up to the next gap, without repetitions."""
+        """Yield the blocks up to the next gap, without repetitions; raise BlockOrderError for one that comes
+        after a later one.
+        """
         while self._pending is not None:
             number = self._pending.number
             if self._next_number is not None and number > self._next_number:
                 self._next_number = None
                 return
-            if self._next_number is None or number == self._next_number:
+            if self._next_number is None and (not self._taken or number >= self._taken[-1].stop):
+                self._taken.append(range(number, number))
+                self._next_number = number
+            if number == self._next_number:
                 self._next_number = number + 1
+                self._taken[-1] = range(self._taken[-1].start, number + 1)
                 yield self._pending
+            elif not any(number in run for run in self._taken):
+                raise BlockOrderError(self._taken[-1].stop, number)
             self._pending = await anext(self._blocks, None)
 
 
@@ -170,7 +184,8 @@ async def _publish(
                 link.check()
             return reports
     except BlockOrderError as error:
-        raise FrameError(f"partition {partition}: {error}", _REMEDY) from error
+        remedy = _STREAM_REMEDY if is_streaming else _REMEDY
+        raise FrameError(f"partition {partition}: {error}", remedy) from error
     finally:
         prepared.stop()
 

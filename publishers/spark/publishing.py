@@ -11,7 +11,9 @@ Source: docs/spark.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,13 +40,21 @@ from sluice.publishers.spark.session import active_session, part_order_seconds_f
 from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["is_shuffled", "plan_frame", "publish"]
+__all__ = ["is_shuffled", "plan_frame", "publish", "reports_frame"]
 
 _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 _NO_NUMBER: Final = -1
+_REPORT_TYPES: Final = {
+    "publisher_id": "STRING",
+    "refused": "ARRAY<STRUCT<number BIGINT, code STRING, refused_count BIGINT>>",
+    "latency_ns": "ARRAY<BIGINT>",
+    "failure": "STRING",
+    "trouble": "STRING",
+}
+"""The types of a report's fields that are no numbers."""
 _OURS: Final = ("blockfiles", "blockstream", "datastream")
 _SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """PySpark (4.3) makes the second of a job that was cancelled, or a worker that crashed."""
@@ -129,6 +139,18 @@ def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
         )
         remedy = "the DataFrame had fewer rows the second time; cache it, and publish it again"
         raise FrameError(reason, remedy)
+
+
+def reports_frame(spark: SparkSession, reports: Sequence[PublishReport]) -> DataFrame:
+    """Return reports as a DataFrame, a row each, its columns named as the fields of `PublishReport`.
+
+    Refused blocks are an array of structs; times are nanoseconds.
+    """
+    types = {field.name: _REPORT_TYPES.get(field.name, "BIGINT") for field in fields(PublishReport)}
+    schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    rows = [json.loads(report.to_json()) for report in reports]
+    with active_session(spark):
+        return spark.createDataFrame([tuple(row[name] for name in types) for row in rows], schema)
 
 
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:

@@ -132,6 +132,7 @@ def test_windows_and_watermarks_work_in_a_stream(spark: SparkSession, files: Pat
     progress = query.lastProgress
     assert progress is not None
     assert progress["eventTime"]["watermark"] > "1970-01-01T00:00:01"
+    assert '"next": 12' in str(progress["sources"][0]["latestOffset"])
 
 
 @pytest.mark.spark

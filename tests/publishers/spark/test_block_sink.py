@@ -181,6 +181,18 @@ def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: 
     assert [(report.first_block, report.last_block) for report in reports] == [(0, 3), (6, 7)]
 
 
+@pytest.mark.parametrize("numbers", [[3, 1], [5, 6, 7, 3], [2, 2, 3, 0]])
+def test_a_stream_that_a_shuffle_has_torn_is_refused(tmp_path: Path, numbers: list[int]) -> None:
+    """Its earlier blocks would pass for repetitions, and the query would wait for them for ever."""
+    store(tmp_path, BLOCKS[: numbers[0]])
+    rows = batches_of([BLOCKS[number] for number in numbers])
+    with node_thread(tmp_path) as node, pytest.raises(FrameError) as caught:
+        stream_writer(gateways=str(node.grpc_address)).write(rows)
+    said = f"block {numbers[-1]} comes twice or out of order: block {numbers[-2] + 1} was expected"
+    assert caught.value.reason == f"partition 0: {said}"
+    assert "a shuffle (repartition, join, aggregation, dropDuplicates) is between" in caught.value.remedy
+
+
 def test_a_task_tells_its_coordinator_what_it_does() -> None:
     with running(FakeNode()) as node, Coordinator() as coordinator:
         coordinator.open_gate()

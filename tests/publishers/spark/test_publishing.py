@@ -25,7 +25,8 @@ from pyspark.sql import Window, functions
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
-from sluice.publishers.spark import publish
+from sluice.publishers.report import PublishReport, RefusedBlock
+from sluice.publishers.spark import publish, reports_frame
 from sluice.publishers.spark.block_sink import read_reports
 from sluice.publishers.spark.publishing import is_shuffled, plan_frame
 from sluice.publishers.spark.schema import BLOCK_SCHEMA
@@ -243,6 +244,20 @@ def test_a_shuffle_of_many_partitions_takes_the_task_slots(spark: SparkSession, 
         reports = publish(frame, str(node.grpc_address))
     assert len(reports) <= spark.sparkContext.defaultParallelism
     assert sum(report.acknowledged for report in reports) == len(BLOCKS)
+
+
+def test_reports_are_rows_of_a_frame(spark: SparkSession) -> None:
+    reports = [
+        PublishReport("a", refused=(RefusedBlock(3, "BAD_BLOCK_PROOF", 1),), latency_ns=(5, 6), won=2),
+        PublishReport("b", 0, 9, failure="no gateway answers"),
+    ]
+    frame = reports_frame(spark, reports)
+    first, second = frame.collect()
+    assert first.refused[0].code == "BAD_BLOCK_PROOF"
+    assert (first.latency_ns, first.first_block, first.won) == ([5, 6], None, 2)
+    assert (second.publisher_id, second.last_block, second.failure) == ("b", 9, "no gateway answers")
+    assert reports_frame(spark, []).columns == frame.columns
+    assert frame.columns == [field.name for field in dataclasses.fields(PublishReport)]
 
 
 CONNECTED = """
