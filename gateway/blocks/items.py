@@ -194,8 +194,9 @@ def _kind_slowly(item: bytes) -> int:
 def payload_of(item: bytes) -> bytes:
     """Return an item without its tag and length. Raises ItemError as `kind_of`."""
     kind_of(item)
-    if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
-        return item[2:]
+    size = len(item)
+    if item[0] < 0x80 and size <= _SIZE_MAX_LENGTH_2:  # the usual tag; the size implies the length's bytes
+        return item[2:] if size <= _SIZE_MAX_LENGTH_1 else item[3:]
     _, _, offset = _read_tag(item, 0, "item tag")
     _, offset = _read_varint(item, offset, "item length")
     return item[offset:]

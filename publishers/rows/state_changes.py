@@ -29,12 +29,12 @@ def _state_changes(block: BlockView, wanted: Collection[str]) -> Table:
     for index, (kind, item) in enumerate(zip(block.kinds, block.items, strict=True)):
         if kind != ItemKind.STATE_CHANGES:
             continue
-        changes = parsed(hapi_pb2.StateChanges, payload_of(item))
-        if changes is None:
-            continue
-        time = changes.consensus_timestamp if changes.HasField("consensus_timestamp") else None
-        for place, change in enumerate(changes.state_changes):
-            row = _row(change) | {
+        payload = payload_of(item)
+        changes = parsed(hapi_pb2.StateChanges, payload)
+        has_time = changes is not None and changes.HasField("consensus_timestamp")
+        time = changes.consensus_timestamp if changes is not None and has_time else None
+        for place, change in enumerate([payload] if changes is None else changes.state_changes):
+            row = ({"change": payload} if changes is None else _row(change)) | {
                 "block_number": block.number,
                 "item_index": index,
                 "change_index": place,

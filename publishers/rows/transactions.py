@@ -120,10 +120,11 @@ class _Recorded(NamedTuple):
 
 
 def _records_in(item_index: int, item: bytes) -> list[_Recorded]:
-    """Return the records of a record file in order, the amendments last."""
-    file = parsed(hapi_pb2.RecordFileItem, payload_of(item))
+    """Return the records of a record file in order, amendments last. Bytes that are no file are one record."""
+    payload = payload_of(item)
+    file = parsed(hapi_pb2.RecordFileItem, payload)
     if file is None:
-        return []
+        return [_Recorded(item_index, False, b"", payload, None)]
     return [
         _Recorded(
             item_index,

@@ -25,6 +25,7 @@ from sluice.publishers.rows.table import BlockView, Table
 from sluice.publishers.rows.values import (
     as_micros,
     as_nanos,
+    parsed,
     state_of,
     status_of,
     transaction_id_of,
@@ -250,6 +251,10 @@ def with_items(*items: bytes) -> Block:
     return Block(3, (header_item(3, 10**9), *items))
 
 
+def parsed_kind(kind: int, payload: bytes) -> object:
+    return parsed(hapi_pb2.StateChanges if kind == 7 else hapi_pb2.RecordFileItem, payload)
+
+
 @pytest.mark.parametrize("payload", [b"\xff", b"\x0a\x05ab", b"", b"\x0a\x02\xff\xff", bytes(1000)])
 @pytest.mark.parametrize("kind", [4, 5, 6, 7, 10])
 def test_bytes_that_are_no_message_stay(kind: int, payload: bytes) -> None:
@@ -262,8 +267,14 @@ def test_bytes_that_are_no_message_stay(kind: int, payload: bytes) -> None:
         assert rows[-1]["result"] == payload
     elif kind == 6:
         assert rows[-1]["outputs"] == [payload]
-    for decode in ("state_changes", "records", "items"):
-        rows_of(block, decode)
+    for decode, place, column in (("state_changes", 7, "change"), ("records", 10, "record")):
+        found = rows_of(block, decode)
+        # What parses as a message without entries has no row; what is no message is one.
+        if kind == place and parsed_kind(kind, payload) is None:
+            assert [row[column] for row in found] == [payload]
+        else:
+            assert found == []
+    assert rows_of(block, "items")[-1]["item"] == field_item(kind, payload)
 
 
 def test_outputs_and_changes_before_any_transaction_are_nobodys() -> None:
