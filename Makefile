@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints java check format api test sim chaos atheris fuzz bench demo proto clean
+.PHONY: help setup constraints java check format api test matrix sim chaos atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ api: $(STAMP)  ## the API reference of sluice.datastream and sluice.publishers.s
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && unset PYTHONDONTWRITEBYTECODE && \
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --durations 25 --durations-min 5 $(ARGS)
+
+matrix: $(STAMP)  ## the Spark tests with other versions; ARGS="--python python3.13 --pyspark 4.2.0"
+	$(BIN)/python -m tests.spark_matrix $(ARGS)
 
 atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; MINUTES=1 each, which add up
 	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(ARGS)

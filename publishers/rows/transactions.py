@@ -120,7 +120,7 @@ class _Recorded(NamedTuple):
 
 
 def _records_in(item_index: int, item: bytes) -> list[_Recorded]:
-    """Return the records of a record file in order, amendments last. Bytes that are no file are one record."""
+    """Return the records of a record file, amendments last. Bytes that are no file are one record."""
     payload = payload_of(item)
     file = parsed(hapi_pb2.RecordFileItem, payload)
     if file is None:
