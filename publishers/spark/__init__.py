@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         root_hashes,
         sign_blocks,
     )
-    from sluice.publishers.spark.publishing import publish, reports_frame
+    from sluice.publishers.spark.publishing import observed, publish, reports_frame
     from sluice.publishers.spark.records import records_to_blocks, records_to_signed_blocks
     from sluice.publishers.spark.verify import verify_blocks
 
@@ -43,6 +43,7 @@ __all__ = [
     "entries_to_blocks",
     "link_and_sign_blocks",
     "link_blocks",
+    "observed",
     "publish",
     "read_totals",
     "records_to_blocks",
@@ -62,6 +63,7 @@ _HOMES: Final = {
     "entries_to_blocks": "sluice.publishers.spark.network_stream",
     "link_and_sign_blocks": "sluice.publishers.spark.prepare",
     "link_blocks": "sluice.publishers.spark.prepare",
+    "observed": "sluice.publishers.spark.publishing",
     "publish": "sluice.publishers.spark.publishing",
     "read_totals": "sluice.publishers.spark.block_sink",
     "reports_frame": "sluice.publishers.spark.publishing",

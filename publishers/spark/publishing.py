@@ -42,7 +42,7 @@ from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["is_shuffled", "plan_frame", "publish", "reports_frame"]
+__all__ = ["is_shuffled", "observed", "plan_frame", "publish", "reports_frame"]
 
 _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
@@ -139,6 +139,23 @@ def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
         )
         remedy = "the DataFrame had fewer rows the second time; cache it, and publish it again"
         raise FrameError(reason, remedy)
+
+
+def observed(blocks: DataFrame, name: str = "blocks") -> DataFrame:
+    """Count the blocks that pass, in the progress of a streaming query and for its listeners.
+
+    `observedMetrics[name]` of a progress has `count`, `first_block`, `last_block`, and `bytes` of the items.
+    """
+    from pyspark.sql import functions as F
+
+    size = F.aggregate(ITEMS, F.lit(0).cast("bigint"), lambda sum_, item: sum_ + F.octet_length(item))
+    return blocks.observe(
+        name,
+        F.count(F.lit(1)).alias("count"),
+        F.min(BLOCK_NUMBER).alias("first_block"),
+        F.max(BLOCK_NUMBER).alias("last_block"),
+        F.sum(size).alias("bytes"),
+    )
 
 
 def reports_frame(spark: SparkSession, reports: Sequence[PublishReport]) -> DataFrame:

@@ -26,7 +26,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
 from sluice.publishers.report import PublishReport, RefusedBlock
-from sluice.publishers.spark import publish, reports_frame
+from sluice.publishers.spark import observed, publish, reports_frame
 from sluice.publishers.spark.block_sink import read_reports
 from sluice.publishers.spark.publishing import is_shuffled, plan_frame
 from sluice.publishers.spark.schema import BLOCK_SCHEMA
@@ -244,6 +244,28 @@ def test_a_shuffle_of_many_partitions_takes_the_task_slots(spark: SparkSession, 
         reports = publish(frame, str(node.grpc_address))
     assert len(reports) <= spark.sparkContext.defaultParallelism
     assert sum(report.acknowledged for report in reports) == len(BLOCKS)
+
+
+def test_a_querys_progress_counts_what_it_publishes(spark: SparkSession, tmp_path: Path) -> None:
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in BLOCKS:
+        write_block_file(chain / f"{block.number}.blk", block)
+    blocks = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 8).load(str(chain))
+    with node_thread(tmp_path / "node") as node:
+        query = (
+            observed(blocks)
+            .writeStream.format("blockstream")
+            .option("gateways", str(node.grpc_address))
+            .option("checkpointLocation", str(tmp_path / "state"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert node.store.last_number == 11
+    seen = [one["observedMetrics"]["blocks"] for one in query.recentProgress if one["observedMetrics"]]
+    assert [(one["first_block"], one["last_block"], one["count"]) for one in seen] == [(0, 7, 8), (8, 11, 4)]
+    assert sum(one["bytes"] for one in seen) == sum(block.size_bytes for block in BLOCKS)
 
 
 def test_reports_are_rows_of_a_frame(spark: SparkSession) -> None:
