@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sluice.gateway.api import block_pb2, hapi_pb2
 from sluice.publishers.blocks.block_items import SECOND_NS
@@ -141,10 +142,20 @@ _TYPE_OF: Final = {
 }
 
 
+_NO_TYPES: Final = frozenset((5, 73, 1001, 1002))
+"""Fields of a TransactionBody that are no type and that no column needs."""
+
+
 def transaction_type_of(body: hapi_pb2.TransactionBody) -> str | None:
-    """Return the network's name of a transaction's type (HederaFunctionality); None: not known here."""
+    """Return the network's name of a transaction's type (HederaFunctionality), or the number of its field if
+    this version does not know it; None: the body has none.
+    """
     chosen = body.WhichOneof("data")
-    return None if chosen is None else _TYPE_OF[chosen]
+    if chosen is not None:
+        return _TYPE_OF[chosen]
+    unknown = UnknownFieldSet(body)
+    numbers = (unknown[index].field_number for index in range(len(unknown)))
+    return next((str(number) for number in numbers if number not in _NO_TYPES), None)
 
 
 def _names(enum: str) -> dict[int, str]:

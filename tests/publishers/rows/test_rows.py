@@ -288,7 +288,10 @@ def test_an_unknown_type_and_status_keep_their_numbers_and_bytes() -> None:
     signed = field_item(1, body)
     block = with_items(field_item(4, signed), field_item(5, b"\x08\xe7\x07"))
     (row,) = rows_of(block, "transactions")
-    assert (row["type"], row["memo"], row["status"]) == (None, "m", "999")
+    assert (row["type"], row["memo"], row["status"]) == ("999", "m", "999")
+    without = field_item(4, field_item(1, b"\x28\x01" + field_item(73, b"key")))
+    (row_without,) = rows_of(with_items(without), "transactions")
+    assert row_without["type"] is None
     assert (row["body"], row["signed_transaction"]) == (body, signed)
     assert (status_of(22), status_of(999), state_of(2), state_of(999)) == (
         "SUCCESS",
