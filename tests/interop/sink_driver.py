@@ -17,24 +17,22 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
-from sluice.publishers.spark import publish
-from sluice.publishers.spark.block_sink import BlockStreamWriter
-from sluice.publishers.spark.block_stream import BlockStreamDataSource
+from sluice.publishers.spark import publish, publishing
+from sluice.publishers.spark.block_sink import published_rows
 from sluice.publishers.spark.session import build_session
-from sluice.publishers.spark.sink_options import SinkOptions
 
 __all__ = ["copy_blocks", "main", "start_query"]
 
@@ -48,38 +46,28 @@ class TaskKilledByTest(Exception):
     """The error that fails a task."""
 
 
-class ShakyWriter(BlockStreamWriter):
-    """The sink, with tasks that fail or are killed at random: it depends on seed, task and attempt."""
-
-    def __init__(self, options: SinkOptions, seed: int) -> None:
-        super().__init__(options)
-        self._seed = seed
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition, if nothing happens."""
-        context = TaskContext.get()
-        assert context is not None
-        chance = random.Random(f"{self._seed}/{context.partitionId()}/{context.attemptNumber()}")
-        if context.attemptNumber() >= _HURT_ATTEMPTS:
-            return super().write(iterator)
-        match chance.choice(("raise", "kill", "late", "nothing")):
-            case "raise":
-                return super().write(_failing(iterator, chance.randrange(_HURT_BATCHES)))
-            case "kill":
-                return super().write(_dying(iterator, chance.randrange(_HURT_BATCHES)))
-            case "late":  # everything is published, but nobody learns of it
-                super().write(iterator)
-                raise TaskKilledByTest("after its last block")
-            case _:
-                return super().write(iterator)
-
-
-class ShakySource(BlockStreamDataSource):
-    """`blockstream` with a shaky writer; the seed is in the publisher's name, since options are checked."""
-
-    def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
-        options = self._checked_for_writing(schema, overwrite)
-        return ShakyWriter(options, int(options.publisher_id.rpartition("-")[2]))
+def shaky_rows(
+    seed: int, options: Mapping[str, str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Publish one partition, as `published_rows`, in tasks that fail or are killed at random: it depends on
+    seed, task and attempt.
+    """
+    context = TaskContext.get()
+    assert context is not None
+    chance = random.Random(f"{seed}/{context.partitionId()}/{context.attemptNumber()}")
+    if context.attemptNumber() >= _HURT_ATTEMPTS:
+        yield from published_rows(options, batches)
+        return
+    match chance.choice(("raise", "kill", "late", "nothing")):
+        case "raise":
+            yield from published_rows(options, _failing(batches, chance.randrange(_HURT_BATCHES)))
+        case "kill":
+            yield from published_rows(options, _dying(batches, chance.randrange(_HURT_BATCHES)))
+        case "late":  # everything is published, but nobody learns of it
+            list(published_rows(options, batches))
+            raise TaskKilledByTest("after its last block")
+        case _:
+            yield from published_rows(options, batches)
 
 
 def _dying(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -110,8 +98,7 @@ def copy_blocks(frame: DataFrame, folder: Path) -> None:
 def _publish(spark: SparkSession, orders: dict[str, Any]) -> None:
     options = dict(orders.get("options", {}))
     if "seed" in orders:
-        spark.dataSource.register(ShakySource)
-        options["publisher_id"] = f"shaky-{orders['seed']}"
+        publishing.published_rows = partial(shaky_rows, orders["seed"])  # type: ignore[attr-defined]
     blocks = spark.read.format("blockfiles").option("partitions", orders["partitions"]).load(orders["chain"])
     for report in publish(blocks, orders["gateways"], **options):
         sys.stdout.write(report.to_json() + "\n")

@@ -46,6 +46,11 @@ def test_every_function_of_the_page_is_there() -> None:
     assert len(named) == 8
     assert {name for name in named if callable(getattr(spark, name))} == set(named)
     others = set(spark.__all__) - {"ChainStart", "register"} - set(named)
-    pages = "".join((DOCS / name).read_text("utf-8") for name in ("spark.md", "verification.md"))
-    assert others == {"by_publisher", "publish", "read_totals", "verify_blocks"}
+    pages = "".join(
+        (DOCS / name).read_text("utf-8") for name in ("analytics.md", "spark.md", "verification.md")
+    )
+    assert others == {
+        *("by_publisher", "descriptor_set", "observed", "publish", "read_totals", "reports_frame"),
+        "verify_blocks",
+    }
     assert {name for name in others if f"{name}(" in pages} == others
