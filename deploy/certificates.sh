@@ -37,7 +37,9 @@ for names; do
     configuration "$first" "subjectAltName = $alternatives
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
-extendedKeyUsage = serverAuth, clientAuth" >"$work/node.cnf"
+extendedKeyUsage = serverAuth, clientAuth
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid" >"$work/node.cnf"
     {
         openssl req -new -config "$work/node.cnf" -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes \
             -keyout "$folder/$first/tls.key" -out "$work/node.csr"

@@ -18,6 +18,18 @@ from cryptography.x509.oid import NameOID
 from sluice.gateway.transport.channels import ClientTls
 from sluice.gateway.transport.tls import TlsFiles
 
+_KEY_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
 
 class Pair(NamedTuple):
     """The files of one certificate."""
@@ -104,7 +116,8 @@ class Authority:
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
             *further_names,
         ]
-        return (
+        # Python 3.13 and later ask for all that RFC 5280 does.
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._subject)
@@ -114,8 +127,15 @@ class Authority:
             .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
         )
+        if is_ca:
+            usage = dict.fromkeys(_KEY_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+            builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
