@@ -1,4 +1,4 @@
-"""What a start with some settings would do, and everything that would keep it from that.
+"""A report of what a start with some settings would do, and of everything that would keep it from that.
 
 A shell that only reads, for `sluice serve --check`: it listens nowhere, takes no lock, and writes and creates
 nothing. What only a start finds out stays open: whether an address is free, and whether the stream is sound

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sluice.gateway.api import block_pb2
-from sluice.gateway.blocks.items import FIELD_NUMBER_MAX, ItemKind, field_item
+from sluice.gateway.blocks.items import FIELD_NUMBER_MAX, ItemKind, field_item, header_of
 from sluice.gateway.blocks.root_hash import NOT_HASHED, subtree_of
 from sluice.publishers.errors import ItemTooLarge, OptionError, PrepareError
 from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
@@ -25,6 +25,7 @@ from sluice.publishers.protocol.item_sets import size_in_set
 __all__ = [
     "SECOND_NS",
     "SIGNATURE_SIZE",
+    "block_time_ns",
     "check_item_kind",
     "footer_item",
     "header_item",
@@ -37,6 +38,12 @@ HAPI_MINOR: Final = 78
 SIGNATURE_SIZE: Final = 64
 SECOND_NS: Final = 1_000_000_000
 _NOT_FOR_RECORDS: Final = frozenset((ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE))
+
+
+def block_time_ns(header: bytes) -> int:
+    """Return the consensus time in a header item, in nanoseconds since 1970. Raises ItemError."""
+    time = header_of(header).block_timestamp
+    return time.seconds * SECOND_NS + time.nanos
 
 
 def header_item(number: int, at_ns: int) -> bytes:

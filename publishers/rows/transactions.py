@@ -66,8 +66,8 @@ class _Executed:
         self.body = None if body is None else parsed(hapi_pb2.TransactionBody, body)
         self.result: bytes | None = None
         """The serialized TransactionResult."""
-        self.record: bytes | None = None
-        """The serialized TransactionRecord that a record file has instead."""
+        self.recorded: _Recorded | None = None
+        """What a record file has instead."""
         self.outputs: list[bytes] = []
         self.changes: list[bytes] = []
         """The serialized StateChanges behind its result."""
@@ -149,7 +149,7 @@ def _executed_by(records: Sequence[_Recorded]) -> Iterator[_Executed]:
         kept.sort(key=lambda one: one.time or (0, 0))
     for one in kept:
         executed = _Executed(one.item_index, *_signed_in(one.transaction))
-        executed.record = one.record_bytes
+        executed.recorded = one
         yield executed
 
 
@@ -196,15 +196,14 @@ def _row(executed: _Executed) -> _Row:
         "signed_transaction": executed.signed,
         "body": executed.body_bytes,
         "result": executed.result,
-        "record": executed.record,
+        "record": None if executed.recorded is None else executed.recorded.record_bytes,
         "outputs": executed.outputs,
     }
     if executed.body is not None:
         row |= _said_by(executed.body)
-    if executed.record is not None:
-        record = parsed(hapi_pb2.TransactionRecord, executed.record)
-        if record is not None:
-            row |= _recorded(record, row)
+    if executed.recorded is not None:
+        if executed.recorded.record is not None:
+            row |= _recorded(executed.recorded.record, row)
     elif executed.result is not None:
         result = parsed(hapi_pb2.TransactionResult, executed.result)
         if result is not None:

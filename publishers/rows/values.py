@@ -1,4 +1,4 @@
-"""What the network's messages say, as values of columns: identities, times, names, transfers.
+"""Values of columns, made of the network's messages: identities, times, names, transfers.
 
 Pure. Identities are written as the network's tools do: `0.0.1234`, an alias or an EVM address in hex behind
 shard and realm. What is absent is None, and so is a time that its column cannot hold.

@@ -90,12 +90,19 @@ def register(spark: SparkSession) -> None:
 
     Raises SparkUnavailable if the workers of a local session have another interpreter, which cannot run them.
     """
+    from sluice.publishers.spark.session import check_workers_of
+
+    check_workers_of(spark)
+    register_sources(spark)
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Do what `register` does, in a session whose workers are checked already."""
     from sluice.publishers.spark.block_files import BlockFilesDataSource
     from sluice.publishers.spark.block_stream import BlockStreamDataSource
     from sluice.publishers.spark.data_stream import DataStreamDataSource
-    from sluice.publishers.spark.session import active_session, check_workers_of
+    from sluice.publishers.spark.session import active_session
 
-    check_workers_of(spark)
     with active_session(spark), _environment_for_many_queries(spark):
         for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
             spark.dataSource.register(source)

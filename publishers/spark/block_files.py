@@ -24,10 +24,9 @@ from pyspark.sql.types import StructType
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.items import header_of
 from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.publishers.blocks.block_check import OfferCheck
-from sluice.publishers.blocks.block_items import SECOND_NS
+from sluice.publishers.blocks.block_items import block_time_ns
 from sluice.publishers.blocks.block_places import (
     FILE_LOOK_SECONDS,
     FILE_WRITE_SECONDS_MAX,
@@ -250,8 +249,7 @@ def _within(options: FileOptions, bounds: TimeBounds, places: Sequence[BlockPlac
     with options.folders.reader() as reader:
 
         def time_at(index: int) -> int:
-            time = header_of(reader.read(places[index]).items[0]).block_timestamp
-            return time.seconds * SECOND_NS + time.nanos
+            return block_time_ns(reader.read(places[index]).items[0])
 
         start = 0 if bounds.first is None else first_at(0, len(places), bounds.first, time_at)
         end = len(places) if bounds.end is None else first_at(start, len(places), bounds.end, time_at)

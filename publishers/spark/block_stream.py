@@ -15,8 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluice.gateway.blocks.items import header_of
-from sluice.publishers.blocks.block_items import SECOND_NS
+from sluice.publishers.blocks.block_items import block_time_ns
 from sluice.publishers.errors import OptionError
 from sluice.publishers.number_range import NumberRange, cut_evenly, first_at
 from sluice.publishers.sources.block_gateways import HeldRange
@@ -198,8 +197,7 @@ def _first_at(options: SubscriptionOptions, held: HeldRange, time_ns: int) -> in
 
     def time_of(number: int) -> int:
         (block,) = gateways.blocks(number, number)
-        time = header_of(block.items[0]).block_timestamp
-        return time.seconds * SECOND_NS + time.nanos
+        return block_time_ns(block.items[0])
 
     return first_at(held.first, held.last + 1, time_ns, time_of)
 

@@ -1,4 +1,4 @@
-"""What the modules `pyspark_blockfiles`, `pyspark_blockstream` and `pyspark_datastream` give to Spark.
+"""The data sources that Spark finds by the names of the modules `pyspark_blockfiles` and so on.
 
 Spark imports every module `pyspark_…` when a session first looks for a data source that is not its own. An
 error there would fail the query of anybody, whatever it reads: it is kept until somebody uses our source.

@@ -36,9 +36,8 @@ class ListedPlaces:
         self._wanted = numbers
         self._store: FileStore | None = None
         self._places: list[BlockPlace] = []
-        self._first = 0
-        self._end: int | None = 0
-        """The listing says of each number from `_first` to before `_end` whether it is there."""
+        self._known = NumberRange(0, 0)
+        """The numbers of which the listing says whether they are there."""
         self._after_all = 0
 
     def __reduce__(self) -> tuple[type[ListedPlaces], tuple[BlockFolders, NumberRange]]:
@@ -47,7 +46,7 @@ class ListedPlaces:
 
     def after_all(self) -> int:
         """Return the number after the highest there is now; 0: there is none."""
-        self._look(self._first if self.count else 0)
+        self._look(self._known.first)
         return self._after_all
 
     def known_end(self) -> int:
@@ -74,7 +73,7 @@ class ListedPlaces:
 
     def between(self, first: int, end: int, *, again: bool = False) -> Sequence[BlockPlace]:
         """Return the places from `first` to before `end`; `again` lists them anew."""
-        is_known = first >= self._first and (self._end is None or end <= self._end)
+        is_known = first in self._known and end - 1 in self._known
         if again or not is_known or self._at(end) - self._at(first) < end - first:
             return self._folders.blocks(self._wanted.narrowed(first, end), is_growing=True)
         return self._places[self._at(first) : self._at(end)]
@@ -84,7 +83,7 @@ class ListedPlaces:
 
     def _run_end(self, following: int) -> int:
         """Numbers that rise by one keep their distance to their positions."""
-        if following < self._first or (self._end is not None and following >= self._end):
+        if following not in self._known:
             return following
         start = self._at(following)
         if start == len(self._places) or self._places[start].number != following:
@@ -96,8 +95,11 @@ class ListedPlaces:
         return following + behind
 
     def _look(self, following: int) -> None:
-        is_known = following >= self._first and (self._end is None or following < self._end)
-        if is_known and isinstance(self._store, WatchedStore) and not self._store.has_changed():
+        if (
+            following in self._known
+            and isinstance(self._store, WatchedStore)
+            and not self._store.has_changed()
+        ):
             return
         self._list(following)
 
@@ -111,7 +113,6 @@ class ListedPlaces:
             self._store.begin()
         places = self._folders.blocks(self._wanted.narrowed(following), is_growing=True, store=self._store)
         self._after_all = places[-1].number + 1 if places else self._after_all
-        self._first, self._end = following, None
         self._places = places[:PLACES_MAX]
-        if len(places) > PLACES_MAX:
-            self._end = places[PLACES_MAX].number
+        end = places[PLACES_MAX].number if len(places) > PLACES_MAX else None
+        self._known = NumberRange(following, end)

@@ -269,9 +269,9 @@ def build_session(
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         raise
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    from sluice.publishers.spark import register
+    from sluice.publishers.spark import register_sources
 
-    register(spark)
+    register_sources(spark)
     return spark
 
 
