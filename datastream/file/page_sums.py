@@ -131,11 +131,11 @@ this_thread = _ThisThread()
 @contextlib.contextmanager
 def without_fetching() -> Iterator[None]:
     """Have this thread raise PageUnchecked where it would wait for an archive."""
-    this_thread.fetches = False
+    before, this_thread.fetches = this_thread.fetches, False
     try:
         yield
     finally:
-        this_thread.fetches = True
+        this_thread.fetches = before
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:

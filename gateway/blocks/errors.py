@@ -5,6 +5,7 @@ GatewayError
 ├── InvalidInput
 │   ├── ItemError
 │   ├── ProofDataError
+│   ├── NotProvable
 │   └── BlockRefused
 ├── StoredDataError
 │   ├── LayoutError
@@ -24,6 +25,7 @@ __all__ = [
     "ItemError",
     "LayoutError",
     "LedgerKeyError",
+    "NotProvable",
     "ProofDataError",
     "StoredDataError",
 ]
@@ -47,6 +49,10 @@ class ItemError(InvalidInput):
 
 class ProofDataError(InvalidInput):
     """A part of a proof or of published ledger data is malformed."""
+
+
+class NotProvable(InvalidInput):
+    """An item, or a block, for which there is no proof."""
 
 
 class BlockRefused(InvalidInput):

@@ -8,15 +8,20 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 __all__ = [
     "EMPTY_HASH",
     "HASH_SIZE",
+    "SINGLE_CHILD",
+    "Sibling",
     "StreamingTree",
+    "audit_path",
+    "climb",
     "hand_out_leaf_hashes",
     "inner_hash",
     "leaf_hash",
+    "sides_of",
     "tree_root",
     "unary_hash",
 ]
@@ -80,6 +85,58 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
     tree = StreamingTree()
     tree.extend(hashes)
     return tree.root()
+
+
+class Sibling(NamedTuple):
+    """The other child at one step up a tree."""
+
+    is_left: bool
+    hash: bytes  # 48 bytes, or none: the node has a single child
+
+
+SINGLE_CHILD: Final = Sibling(False, b"")
+
+
+def climb(value: bytes, siblings: Iterable[Sibling]) -> bytes:
+    """Return the hash that siblings lead to, from the bottom up."""
+    for is_left, sibling in siblings:
+        if not sibling:
+            value = unary_hash(value)
+        elif is_left:
+            value = inner_hash(sibling, value)
+        else:
+            value = inner_hash(value, sibling)
+    return value
+
+
+def audit_path(index: int, leaf_count: int, root_of: Callable[[int, int], bytes]) -> list[Sibling]:
+    """Return the siblings on the way from a leaf of a streaming tree to its root.
+
+    Args:
+        root_of: takes the first of some leaves, and the one behind their last; returns the root over them.
+    """
+    return [Sibling(begin < index, root_of(begin, end)) for begin, end in _beside(index, leaf_count)]
+
+
+def sides_of(index: int, leaf_count: int) -> list[bool]:
+    """Return, of each sibling of an `audit_path`, whether it is the left child."""
+    return [begin < index for begin, _ in _beside(index, leaf_count)]
+
+
+def _beside(index: int, leaf_count: int) -> list[tuple[int, int]]:
+    """Return the leaves below each sibling of a leaf's path, from the bottom up."""
+    assert 0 <= index < leaf_count
+    begin, end = 0, leaf_count
+    beside = []
+    while end - begin > 1:
+        middle = begin + (1 << (end - begin - 1).bit_length() - 1)
+        if index < middle:
+            beside.append((middle, end))
+            end = middle
+        else:
+            beside.append((begin, middle))
+            begin = middle
+    return beside[::-1]
 
 
 class StreamingTree:

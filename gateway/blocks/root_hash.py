@@ -40,6 +40,7 @@ from sluice.gateway.blocks.refusal import RefusalKind
 
 __all__ = [
     "NOT_HASHED",
+    "TOP_LEAF_OF_SUBTREE_0",
     "BlockHasher",
     "BlockSummary",
     "ItemLook",
@@ -47,6 +48,7 @@ __all__ = [
     "RootLayout",
     "hash_into",
     "subtree_of",
+    "top_leaves",
 ]
 
 PROOFS_BYTES_MAX: Final = 1_250_000
@@ -63,6 +65,10 @@ HAPI_MINOR_LAYOUT_16: Final = 78
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
 NOT_HASHED: Final = -1
+TOP_LEAF_OF_SUBTREE_0: Final = 3
+"""Leaves of the top tree before those of the subtrees: the footer's."""
+_CORE_LEAVES: Final = TOP_LEAF_OF_SUBTREE_0 + EXTENSION_0
+"""All leaves of layout 8, and half of those of layout 16."""
 
 _SUBTREE_OF_KIND: Final[Mapping[int, int]] = {
     ItemKind.BLOCK_HEADER: OUTPUTS,
@@ -295,19 +301,17 @@ class BlockHasher:
         )
 
     def _roots(self, header: Header, footer: Footer) -> tuple[Literal[8, 16], bytes, bytes | None]:
-        links = (footer.previous_root_hash, footer.all_blocks_root_hash)
         roots = self.subtree_roots()
-        subtrees, extensions = roots[:EXTENSION_0], roots[EXTENSION_0:]
+        extensions = roots[EXTENSION_0:]
         has_extension = extensions != _NO_EXTENSIONS
         time_leaf = leaf_hash(header.timestamp)
 
-        state = footer.state_root_hash or EMPTY_HASH
-        core = tree_root([*links, state, *subtrees])
+        core = tree_root(top_leaves(16, footer, roots)[:_CORE_LEAVES])
         extension = tree_root(extensions) if has_extension else _EMPTY_EXTENSION_HALF
         root_16 = inner_hash(time_leaf, inner_hash(core, extension))
 
         if not footer.state_root_hash:
-            core = tree_root([*links, _ABSENT_STATE_LAYOUT_8, *subtrees])
+            core = tree_root(top_leaves(8, footer, roots))
         root_8 = inner_hash(time_leaf, unary_hash(core))
 
         if self._root_layout == 16:
@@ -391,6 +395,13 @@ class BlockHasher:
                 raise refused(RefusalKind.UNSUPPORTED, what, item_name(kind), expected)
             subtrees[kind] = subtree
         return record_file, subtrees
+
+
+def top_leaves(layout: Literal[8, 16], footer: Footer, subtree_roots: Sequence[bytes]) -> list[bytes]:
+    """Return the leaves of a block's top tree: three hashes of the footer, then roots of subtrees."""
+    state = footer.state_root_hash or (_ABSENT_STATE_LAYOUT_8 if layout == 8 else EMPTY_HASH)
+    leaves = [footer.previous_root_hash, footer.all_blocks_root_hash, state, *subtree_roots]
+    return leaves[:_CORE_LEAVES] if layout == 8 else leaves
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:

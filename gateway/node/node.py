@@ -71,6 +71,7 @@ from sluice.gateway.pipeline.tracing import BlockTracer
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.services.height_service import HeightService
 from sluice.gateway.services.node_service import BlockAccessService, BlockNodeService
+from sluice.gateway.services.proof_service import ProofService
 from sluice.gateway.services.publish_service import PublishService
 from sluice.gateway.services.status_detail import StatusDetail
 from sluice.gateway.services.subscribe_service import SubscribeService
@@ -81,6 +82,7 @@ from sluice.gateway.status.http import PageSources, start_http
 from sluice.gateway.status.processor_watch import ProcessorWatch
 from sluice.gateway.status.reporter import NodeReporter
 from sluice.gateway.status.sampler import Sampler, read_history
+from sluice.gateway.store.block_hash_tree import BlockHashTree
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.last_block import look_at_last_block
 from sluice.gateway.store.page_blocks import NetworkPages, PageBlocks
@@ -672,8 +674,11 @@ class Node:
         self.block_access = BlockAccessService(
             self.store, self._page_blocks.ensure_block, self._limits.access
         )
+        archived = None if self._archive is None else self._archive.streams[-1].reader.archived_roots
+        tree = BlockHashTree(self.store, archived)
+        proofs = ProofService(self.store, tree, self.block_access.answers, self._page_blocks.ensure_block)
         self._height_service = HeightService(self.store, self._instance, self._nodes, promises=self.term)
-        reading = (self.block_access, self.subscribe_service, self._height_service)
+        reading = (self.block_access, proofs, self.subscribe_service, self._height_service)
         self._cleanup.push_async_callback(self.keeper.close)  # undone even if an address is taken
         await self.keeper.start()  # before the first publisher: a standby sends it elsewhere
         await self._nodes.look()
@@ -697,6 +702,7 @@ class Node:
         self._watch(self._cluster.watch(self.reporter.statement))
         if self.term is not None:
             self.term.start(self.keeper, self.reporter.report().grpc_address)
+        self._watch(tree.run())
         self._watch(watch_certificates(servers.certificates, self.metrics))
         self._watch(servers.watch_receiving(publishing.is_urgent))
         self._watch(self._nodes.watch())

@@ -20,7 +20,7 @@ from sluice.gateway.errors import SettingError
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.records import RaceRules
-from sluice.gateway.services.node_service import AccessLimits
+from sluice.gateway.services.block_answers import AccessLimits
 from sluice.gateway.services.publish_service import DrainLimits
 from sluice.gateway.services.status_detail import Abilities
 from sluice.gateway.services.subscribe_service import SubscribeLimits

@@ -30,6 +30,7 @@ from sluice.gateway.services.health_service import SERVICE_NAME as HEALTH_NAME
 from sluice.gateway.services.health_service import HealthService
 from sluice.gateway.services.height_service import SERVICE_NAME as HEIGHT_SERVICE_NAME
 from sluice.gateway.services.node_service import BlockNodeService
+from sluice.gateway.services.proof_service import PROOF_SERVICE_NAME
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.transport.door import look_at_shares
 from sluice.gateway.transport.door_notes import DoorNotes
@@ -49,6 +50,7 @@ STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
     subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
+    PROOF_SERVICE_NAME,
     HEIGHT_SERVICE_NAME,
 )
 

@@ -10,31 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from sluice.datastream import DatastreamError
-from sluice.datastream.errors import PageNotLocal, PageUnchecked
-from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
-from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.errors import InvalidInput
-from sluice.gateway.logs import caused_by
+from sluice.gateway.services.block_answers import AccessLimits, BlockAnswers, Trouble
 from sluice.gateway.store.block_store import BlockStore
-from sluice.gateway.transport.callers import Caller, caller_of
 
 __all__ = [
     "INSTANCE_KEY",
     "STATUS_KEY",
-    "AccessLimits",
-    "AnswerShares",
     "BlockAccessService",
     "BlockNodeService",
     "StatusReport",
@@ -43,17 +34,6 @@ __all__ = [
     "held_of",
     "read_report",
 ]
-
-log = logging.getLogger(__name__)
-
-ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of `getBlock` answers in memory, here and in gRPC; one block is always possible."""
-ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
-"""The same to one network address."""
-ACCESS_READS_MAX: Final = 2
-"""Blocks read at once; more would only take more memory."""
-ACCESS_SECONDS_MAX: Final = 300.0
-"""Time for a client to receive a block; then its connection ends."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
@@ -66,17 +46,13 @@ ROOT_READS_MAX: Final = 2
 
 StatusReport = Callable[[], dict[str, object]]
 _Code = node_pb2.BlockResponse.Code
+_CODE_OF_TROUBLE: Final = {
+    Trouble.NOT_LOCAL: _Code.NOT_AVAILABLE,
+    Trouble.UNREADABLE: _Code.NOT_FOUND,
+    Trouble.BUG: _Code.ERROR,
+}
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
 """Makes the answer to `serverStatusDetail` from the first and last block held."""
-
-
-@dataclass(frozen=True, slots=True)
-class AccessLimits:
-    """The limits of `getBlock`."""
-
-    bytes_max: int = ACCESS_BYTES_MAX
-    address_bytes_max: int = ACCESS_ADDRESS_BYTES_MAX
-    seconds_max: float = ACCESS_SECONDS_MAX
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
@@ -182,13 +158,11 @@ class BlockAccessService:
         self,
         store: BlockStore,
         ensure: Callable[[int], None] = lambda number: None,
-        limits: AccessLimits = AccessLimits(),
+        limits: AccessLimits | None = None,
     ) -> None:
         self._store = store
         self._ensure = ensure
-        self._limits = limits
-        # Nodes have their own limits: strangers cannot use them up.
-        self._of_strangers, self._of_nodes = _Answers(limits), _Answers(limits)
+        self.answers = BlockAnswers(limits or AccessLimits())
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service, by hand: unreadable requests have answers, and threads serialize."""
@@ -216,59 +190,8 @@ class BlockAccessService:
         number = last if latest else request.block_number
         if not first <= number <= last:
             return _only(_Code.NOT_AVAILABLE)
-        caller = caller_of(context)
-        address = caller.address
-        answers = self._of_nodes if caller.is_node() else self._of_strangers
-        async with answers.reading:
-            refusal = answers.shares.refusal(address)
-            if refusal is not None:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
-            answer = await self._read_or_say(self._read_local, number, address)
-            if isinstance(answer, bytes):
-                self._count(answers.shares, caller, len(answer), context)
-        if answer is None:  # it is in the archive: its readers hold up nobody else
-            async with answers.fetching:
-                answer = await self._read_or_say(self._read, number, address)
-                if isinstance(answer, bytes):
-                    self._count(answers.shares, caller, len(answer), context)
-        return answer if isinstance(answer, bytes) else _only(answer or _Code.ERROR)
-
-    async def _read_or_say(
-        self, read: Callable[[int], bytes | None], number: int, address: str
-    ) -> bytes | node_pb2.BlockResponse.Code.ValueType | None:
-        """Return the answer, or its status if there is none; None: the archive has to be read."""
-        try:
-            return await asyncio.to_thread(read, number)
-        except PageNotLocal as error:
-            log.warning("block cannot be read", extra=caused_by(address, block=number, got=str(error)))
-            return _Code.NOT_AVAILABLE
-        except Exception as error:  # at the edge: a damaged block must not look like a missing one
-            extra = caused_by(address, block=number, got=str(error))
-            log.exception("block cannot be read", extra=extra)
-            is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
-            return _Code.NOT_FOUND if is_unreadable else _Code.ERROR
-
-    def _read_local(self, number: int) -> bytes | None:
-        """Read a block; None if the archive has to be read."""
-        try:
-            with without_fetching():
-                return self._read(number)
-        except PageUnchecked:
-            return None
-
-    def _count(
-        self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
-    ) -> None:
-        """Cut off a client that takes too long."""
-        address, seconds = caller.address, self._limits.seconds_max
-        shares.take(address, size_bytes)
-        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_slow, caller, seconds)
-
-        def over(_: aio.ServicerContext[Any, Any]) -> None:
-            too_long.cancel()
-            shares.give_back(address, size_bytes)
-
-        context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
+        answer = await self.answers.read(number, lambda: self._read(number), context)
+        return answer if isinstance(answer, bytes) else _only(_CODE_OF_TROUBLE[answer])
 
     def _read(self, number: int) -> bytes:
         self._ensure(number)
@@ -278,63 +201,8 @@ class BlockAccessService:
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
 
 
-class AnswerShares:
-    """The bytes of answers on their way to clients: in all, and to each network address.
-
-    gRPC keeps an answer in memory until the client has taken it. An address, or all together, gets no further
-    answer once its share is on the way; one is always possible.
-    """
-
-    def __init__(self, bytes_max: int, address_bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._address_bytes_max = address_bytes_max
-        self._held: dict[str, int] = {}
-        self.bytes_held = 0
-
-    def refusal(self, address: str) -> str | None:
-        """Return why an address gets no further answer now (what, got, expected), if so."""
-        for who, held_bytes, most_bytes in (
-            ("this address", self._held.get(address, 0), self._address_bytes_max),
-            ("all clients", self.bytes_held, self._bytes_max),
-        ):
-            if held_bytes >= most_bytes:
-                return (
-                    f"blocks on their way to {who}: got {held_bytes} bytes that were not taken yet, "
-                    f"expected less than {most_bytes}"
-                )
-        return None
-
-    def take(self, address: str, size_bytes: int) -> None:
-        """Count an answer; `give_back` it when the client has it or has left."""
-        self._held[address] = self._held.get(address, 0) + size_bytes
-        self.bytes_held += size_bytes
-
-    def give_back(self, address: str, size_bytes: int) -> None:
-        """Forget an answer that `take` counted."""
-        held_bytes = self._held[address] - size_bytes
-        assert held_bytes >= 0, f"{address} has no answer of {size_bytes} bytes to give back"
-        self.bytes_held -= size_bytes
-        if held_bytes:
-            self._held[address] = held_bytes
-        else:
-            del self._held[address]
-
-
-class _Answers:
-    def __init__(self, limits: AccessLimits) -> None:
-        self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
-        self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
-        self.fetching = asyncio.Semaphore(ACCESS_READS_MAX)
-
-
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
     return node_pb2.BlockResponse(status=status).SerializeToString()
-
-
-def _cut_off_slow(caller: Caller, seconds: float) -> None:
-    extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
-    log.warning("client does not take its block, and is cut off", extra=extra)
-    caller.cut_off()
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:

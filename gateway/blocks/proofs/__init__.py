@@ -33,6 +33,7 @@ __all__ = [
     "ProofVerifier",
     "RsaBook",
     "kind_of_proof",
+    "kind_of_signature",
     "signs_root",
 ]
 
@@ -55,6 +56,12 @@ class ProofKind(StrEnum):
 
 SIGN_THE_ROOT: Final = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
 """Kinds of proofs that cover the root hash, and so all items."""
+_NO_ADDRESS_BOOK: Final = Refusal(
+    RefusalKind.MISSING_VERIFICATION_DATA,
+    ProofKind.RECORD_FILE.value,
+    "no address book",
+    "a --ledger-key rsa:ADDRESS_BOOK.json",
+)
 _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
 
 
@@ -67,10 +74,14 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
         return ProofKind.RECORD_FILE
     if field != "signed_block_proof":
         return ProofKind.UNKNOWN
-    signature_size = len(proof.signed_block_proof.block_signature)
-    if signature_size == SIGNATURE_SIZE:
+    return kind_of_signature(proof.signed_block_proof.block_signature)
+
+
+def kind_of_signature(signature: bytes) -> ProofKind:
+    """Return the kind of a signature of a root hash, by its length."""
+    if len(signature) == SIGNATURE_SIZE:
         return ProofKind.ED25519
-    return ProofKind.TSS if signature_size in TSS_SIGNATURE_SIZES else ProofKind.UNKNOWN_SIGNATURE
+    return ProofKind.TSS if len(signature) in TSS_SIGNATURE_SIZES else ProofKind.UNKNOWN_SIGNATURE
 
 
 def signs_root(summary: BlockSummary) -> bool:
@@ -200,21 +211,32 @@ class ProofVerifier:
         summary: BlockSummary,
         siblings: SiblingCount | None,
     ) -> Refusal | None:
-        signature = proof.signed_block_proof.block_signature
-        if kind is ProofKind.ED25519:
-            return self._ed25519.check(signature, summary.root_hash)
-        if kind is ProofKind.TSS:
-            return self._check_tss(signature, summary.root_hash)
-        if kind is ProofKind.UNKNOWN_SIGNATURE:
-            sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
-            refused = RefusalKind.UNSUPPORTED if signature else RefusalKind.MISSING_FIELD
-            return Refusal(refused, kind.value, f"a signature of {len(signature)} bytes", sizes)
         if kind is ProofKind.STATE:
             return self._state_proofs.check(proof.block_state_proof, summary, siblings)
-        if self._record_files is not None:
+        if kind is ProofKind.RECORD_FILE:
+            if self._record_files is None:
+                return _NO_ADDRESS_BOOK
             return self._record_files.check(proof.signed_record_file_proof, summary)
-        got, expected = "no address book", "a --ledger-key rsa:ADDRESS_BOOK.json"
-        return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, kind.value, got, expected)
+        return self.check_signature(proof.signed_block_proof.block_signature, summary.root_hash)
+
+    def check_signature(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        """Return why a signature is not one of a root hash, or None if it is."""
+        kind = kind_of_signature(signature)
+        if kind is ProofKind.ED25519:
+            return self._ed25519.check(signature, root_hash)
+        if kind is ProofKind.TSS:
+            return self._check_tss(signature, root_hash)
+        sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
+        refused = RefusalKind.UNSUPPORTED if signature else RefusalKind.MISSING_FIELD
+        return Refusal(refused, kind.value, f"a signature of {len(signature)} bytes", sizes)
+
+    def check_record_file(self, record_file_proof: bytes, item: bytes) -> Refusal | None:
+        """Return why a SignedRecordFileProof does not prove a record file item, or None if it does."""
+        return (
+            _NO_ADDRESS_BOOK
+            if self._record_files is None
+            else self._record_files.check_item(record_file_proof, item)
+        )
 
     def _check_tss(self, signature: bytes, root_hash: bytes) -> Refusal | None:
         if self._tss is not None:

@@ -92,21 +92,29 @@ class RecordFileCheck:
 
     def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
         """Return why a SignedRecordFileProof does not prove the block's record file, or None."""
+        if summary.record_file is None:
+            return Refusal(RefusalKind.MISSING_ITEM, _WHAT, "no record file", "one in the block")
+        return self._check(record_file_proof, summary.record_file, summary)
+
+    def check_item(self, record_file_proof: bytes, item: bytes) -> Refusal | None:
+        """As `check`, of a record file item without its block."""
+        return self._check(record_file_proof, item, None)
+
+    def _check(self, record_file_proof: bytes, item: bytes, summary: BlockSummary | None) -> Refusal | None:
         if not self._keys:
             expected = "--ledger-key rsa:ADDRESS_BOOK.json"
             return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
-        if summary.record_file is None:
-            return Refusal(RefusalKind.MISSING_ITEM, _WHAT, "no record file", "one in the block")
         try:
             version, signatures = read_record_file_proof(record_file_proof)
             if version != VERSION:
                 return Refusal(RefusalKind.UNSUPPORTED, f"{_WHAT}: version", str(version), str(VERSION))
             read = self._read
-            if read is None or read.item is not summary.record_file:
-                record_file = read_record_file(summary.record_file)
-                read = _Read(summary.record_file, record_file, signed_payload(record_file.contents), set())
+            if read is None or read.item is not item:
+                record_file = read_record_file(item)
+                read = _Read(item, record_file, signed_payload(record_file.contents), set())
                 self._read = read
-            _check_agreement(read.record_file, summary)
+            if summary is not None:
+                _check_agreement(read.record_file, summary)
             self._check_signatures(signatures, read)
         except ProofDataError as error:
             return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)

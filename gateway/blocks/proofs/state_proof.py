@@ -13,12 +13,26 @@ from typing import Final
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import BlockRefused, ProofDataError
 from sluice.gateway.blocks.items import WireType
-from sluice.gateway.blocks.merkle import HASH_SIZE, inner_hash, leaf_hash, unary_hash
+from sluice.gateway.blocks.merkle import (
+    HASH_SIZE,
+    SINGLE_CHILD,
+    Sibling,
+    climb,
+    inner_hash,
+    leaf_hash,
+)
 from sluice.gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
 
-__all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
+__all__ = [
+    "MerklePath",
+    "SiblingCount",
+    "StateProof",
+    "StateProofCheck",
+    "path_to_signed_root",
+    "read_state_proof",
+]
 
 STATE_PROOF_PATHS_MAX: Final = 64
 """A block's proof has three paths; a proof of several leaves has two more for each."""
@@ -41,17 +55,6 @@ _PATH_NAMES: Final = {
     BLOCK_ITEM_LEAF: "block_item_leaf",
     TIMESTAMP_LEAF: "timestamp_leaf",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sibling:
-    """The other child at one step up."""
-
-    is_left: bool
-    hash: bytes  # 48 bytes, or none: the node has a single child
-
-
-_SINGLE_CHILD: Final = Sibling(False, b"")
 
 
 class SiblingCount:
@@ -113,7 +116,7 @@ class StateProofCheck:
                 return Refusal(
                     RefusalKind.MISSING_FIELD, "state proof: signed_block_proof", "no signature", "one"
                 )
-            root_hash = _signed_root(proof, summary)
+            root_hash, _ = _signed_root(proof, summary)
         except ProofDataError as error:
             return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
         except BlockRefused as error:
@@ -124,6 +127,15 @@ class StateProofCheck:
         return Refusal(refusal.kind, f"state proof: {refusal.what}", refusal.got, refusal.expected)
 
 
+def path_to_signed_root(state_proof: bytes, summary: BlockSummary) -> tuple[list[Sibling], bytes]:
+    """Return the siblings from a block's root hash to the signed one, and the signature.
+
+    Raises ProofDataError or BlockRefused if the paths do not lead there.
+    """
+    proof = read_state_proof(state_proof)
+    return _signed_root(proof, summary)[1], proof.signature
+
+
 def _unproven(what: str, got: str, expected: str) -> BlockRefused:
     return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
 
@@ -131,8 +143,11 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 # --- the walks ----------------------------------------------------------------------------------------------
 
 
-def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, past the block's own. Raises BlockRefused if none."""
+def _signed_root(proof: StateProof, summary: BlockSummary) -> tuple[bytes, list[Sibling]]:
+    """Return the root hash that the paths lead to, past the block's own, and the siblings between these two.
+
+    Raises BlockRefused if there is none.
+    """
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
         raise _unproven("paths", "no timestamp leaf", "the time of the signed block")
@@ -154,8 +169,8 @@ def _is_form_a(paths: Sequence[MerklePath], summary: BlockSummary) -> bool:
     return paths[1].content == summary.previous_root_hash and len(siblings) > 3 and siblings[3].is_left
 
 
-def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
-    """Return the root of form A, whose value after the first left sibling must be the block's own root."""
+def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> tuple[bytes, list[Sibling]]:
+    """As `_signed_root`, of form A, whose value after the first left sibling must be the block's own root."""
     time, hops, end = paths
     shape = (time.content_kind, time.next_index, len(time.siblings), hops.next_index)
     if shape != (TIMESTAMP_LEAF, 2, 0, 2):
@@ -164,70 +179,69 @@ def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
         raise _unproven("path 2 of form A", "another shape", "the end, without siblings")
     if len(hops.siblings) % 4 != 3:
         raise _unproven("form A", f"{len(hops.siblings)} siblings", "four a block, three for the last")
-    value = hops.content
-    for index, sibling in enumerate(hops.siblings):
+    siblings: list[Sibling] = []
+    for index, sibling in enumerate((*hops.siblings, Sibling(True, time.start))):
         if not sibling.hash or sibling.is_left != (index % 4 == 3):
             expected = "a hash on the left" if index % 4 == 3 else "a hash on the right"
             raise _unproven(f"form A sibling {index}", "another", expected)
-        if not sibling.is_left:
-            value = inner_hash(value, sibling.hash)
-            continue
-        value = inner_hash(sibling.hash, unary_hash(value))
-        if index == 3 and value != root_hash:
-            raise _unproven("root hash after the first time", value.hex(), f"{root_hash.hex()}, of the block")
-    return inner_hash(time.start, unary_hash(value))
+        siblings += (SINGLE_CHILD, sibling) if sibling.is_left else (sibling,)
+    own, following = siblings[:5], siblings[5:]
+    value = climb(hops.content, own)
+    if value != root_hash:
+        raise _unproven("root hash after the first time", value.hex(), f"{root_hash.hex()}, of the block")
+    return climb(root_hash, following), following
 
 
-def _climb(path: MerklePath, value: bytes) -> bytes:
-    for sibling in path.siblings:
-        if not sibling.hash:
-            value = unary_hash(value)
-        elif sibling.is_left:
-            value = inner_hash(sibling.hash, value)
-        else:
-            value = inner_hash(value, sibling.hash)
-    return value
-
-
-def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
-    """Return the root that all paths lead to; one of them must begin with the block's root hash.
+def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> tuple[bytes, list[Sibling]]:
+    """As `_signed_root`: all paths lead to one root, and one of them begins with the block's root hash.
 
     Each step of the inner loop takes one waiting value away, and each path adds at most one, so the steps are
     bounded.
     """
-    waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of its first side
+    # join -> (lowest path index, hash, the siblings from the block's root hash) of its first side
+    waiting: dict[int, tuple[int, bytes, list[Sibling] | None]] = {}
     visited: set[int] = set()
     final: bytes | None = None
     matched = False
+    found: list[Sibling] | None = None
     for index, path in enumerate(paths):
         if not path.content_kind:
             continue
         if final is not None:
             raise _unproven(f"path {index}", "it after the end was reached", "all paths below the end")
         visited.add(index)
-        matched |= path.content_kind == HASH and path.content == root_hash
-        value, low, at = _climb(path, path.start), index, path.next_index
+        is_own = not matched and path.content_kind == HASH and path.content == root_hash
+        matched |= is_own
+        own = list(path.siblings) if is_own else None
+        value, low, at = climb(path.start, path.siblings), index, path.next_index
         while at != END_OF_PATHS:
             if at >= len(paths) or paths[at].content_kind:
                 raise _unproven(f"path {index}", f"next path {at}", "a path without content")
             visited.add(at)
             if at not in waiting:
-                waiting[at] = (low, value)
+                waiting[at] = (low, value, own)
                 break
-            other_low, other = waiting.pop(at)
+            other_low, other, other_own = waiting.pop(at)
             assert other_low != low  # two sides have no path in common
+            if own is not None:
+                own.append(Sibling(other_low < low, other))
+            elif other_own is not None:
+                own = other_own
+                own.append(Sibling(low < other_low, value))
             value = inner_hash(other, value) if other_low < low else inner_hash(value, other)
             low = min(low, other_low)
-            value, at = _climb(paths[at], value), paths[at].next_index
+            if own is not None:
+                own += paths[at].siblings
+            value, at = climb(value, paths[at].siblings), paths[at].next_index
         else:
-            final = value
+            final, found = value, own
     if final is None or waiting:
         raise _unproven("paths", "an end that is not reached", "paths that join into one")
     if len(visited) != len(paths):
         raise _unproven("paths", f"{len(paths) - len(visited)} that lead nowhere", "none")
-    if not matched:
+    if found is None:
         raise _unproven("paths", "no hash that is the block's root hash", root_hash.hex())
-    return final
+    return final, found
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -305,7 +319,7 @@ def _read_sibling(serialized: bytes, what: str) -> Sibling:
     if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:
         return Sibling(True, serialized[4:])
     if not serialized:
-        return _SINGLE_CHILD
+        return SINGLE_CHILD
     parts = dict(strict_fields(serialized, f"{what}: sibling", {1: WireType.VARINT, 2: WireType.LEN}))
     if parts.get(1, 1) != 1:
         raise ProofDataError(f"{what}: sibling is_left", str(parts[1]), "1, or left out")

@@ -20,16 +20,14 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.node.rules import NodeLimits
-from sluice.gateway.services.node_service import (
+from sluice.gateway.services.block_answers import (
     ACCESS_ADDRESS_BYTES_MAX,
     ACCESS_BYTES_MAX,
     ACCESS_READS_MAX,
-    ACCESS_SERVICE_NAME,
-    STATUS_KEY,
     AccessLimits,
     AnswerShares,
-    read_report,
 )
+from sluice.gateway.services.node_service import ACCESS_SERVICE_NAME, STATUS_KEY, read_report
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
@@ -176,7 +174,7 @@ def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(BlockStore, "read_block", held)
         asked = [asyncio.ensure_future(ask(wire, LATEST)) for _ in range(ACCESS_READS_MAX + 1)]
-        waiting = wire.node.block_access._of_strangers.reading
+        waiting = wire.node.block_access.answers.of_strangers.reading
         async with asyncio.timeout(ANSWER_SECONDS):
             while len(begun) < ACCESS_READS_MAX or not waiting._waiters:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
@@ -247,7 +245,7 @@ async def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_p
             publisher = await wire.publisher()
             await publisher.block(BLOCKS[0])
             await publisher.expect("ack 0")
-            node.block_access._of_strangers.shares.take("192.0.2.1", ACCESS_BYTES_MAX)
+            node.block_access.answers.of_strangers.shares.take("192.0.2.1", ACCESS_BYTES_MAX)
             if code is None:
                 assert (await ask(wire, LATEST)).status == Code.SUCCESS
                 continue
@@ -259,7 +257,7 @@ async def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_p
 async def until_held(wire: Wire, *, some: bool) -> None:
     """Wait until answers are on their way, or none."""
     async with asyncio.timeout(ANSWER_SECONDS):
-        while (wire.node.block_access._of_strangers.shares.bytes_held > 0) != some:  # noqa: ASYNC110
+        while (wire.node.block_access.answers.of_strangers.shares.bytes_held > 0) != some:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
