@@ -122,9 +122,7 @@ class ProofService:
                 return block.prove(found)
             later = self._block(under)
             tree = self._tree.path(request.block_number, under, later.summary.all_blocks_root_hash)
-            following, signature = later.path_to_signature()
-            siblings = (*block.path_of(found), *tree, *later.path_of_tree(), *following)
-            return ContentsProof(block.items[found], siblings, signature)
+            return block.prove_under(found, later, tree)
         except NotProvable as error:
             return _NoProof(_Code.NOT_AVAILABLE, str(error))
 

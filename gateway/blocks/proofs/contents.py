@@ -162,10 +162,6 @@ class ProvableBlock:
         within = audit_path(beside.index(index), len(leaves), lambda begin, end: tree_root(leaves[begin:end]))
         return within + self._path_of_top(TOP_LEAF_OF_SUBTREE_0 + subtree)
 
-    def path_of_tree(self) -> list[Sibling]:
-        """Return the siblings from the root over the hashes of all blocks before to the block's root hash."""
-        return self._path_of_top(_ALL_BLOCKS_LEAF)
-
     def _path_of_top(self, leaf: int) -> list[Sibling]:
         top = self._top
         path = audit_path(leaf, len(top), lambda begin, end: tree_root(top[begin:end]))
@@ -205,6 +201,16 @@ class ProvableBlock:
                     return ContentsProof(item, tuple(path), proof.signed_record_file_proof)
             raise
         return ContentsProof(item, (*path, *following), signature)
+
+    def prove_under(self, index: int, later: ProvableBlock, tree: Sequence[Sibling]) -> ContentsProof:
+        """Return the proof of an item under a later block. Raises NotProvable.
+
+        Args:
+            tree: from this block's root hash to the root over the hashes of all blocks before the later one.
+        """
+        following, signature = later.path_to_signature()
+        under = later._path_of_top(_ALL_BLOCKS_LEAF)
+        return ContentsProof(self.items[index], (*self.path_of(index), *tree, *under, *following), signature)
 
 
 # --- the file -----------------------------------------------------------------------------------------------
