@@ -93,7 +93,7 @@ def command(
             raise
         problem = {"what": error.what, "got": error.got, "expected": error.expected}
         click.echo(json.dumps({"holds": False, "problem": problem}))
-        raise SystemExit(1) from None
+        click.get_current_context().exit(1)
     if item_path is not None:
         replace_file(item_path, shown.item)
     if is_json:
