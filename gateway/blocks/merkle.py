@@ -10,6 +10,13 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final, NamedTuple, Self
 
+try:  # compiled where there is a compiler
+    from sluice.gateway.blocks import _leaves
+except ImportError:
+    _IN_LANES, _LANES = False, 0
+else:
+    _IN_LANES, _LANES = True, _leaves.LANES_MAX
+
 __all__ = [
     "EMPTY_HASH",
     "HASH_SIZE",
@@ -18,9 +25,12 @@ __all__ = [
     "StreamingTree",
     "audit_path",
     "climb",
-    "hand_out_leaf_hashes",
     "inner_hash",
     "leaf_hash",
+    "leaf_hashes",
+    "leaf_hashes_one_by_one",
+    "parents",
+    "parents_one_by_one",
     "sides_of",
     "tree_root",
     "unary_hash",
@@ -44,7 +54,12 @@ def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
 _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
-assert _SHORT_DATA_SIZE_MAX == 110  # as in hand_out_leaf_hashes
+_LONG_SIZE: Final = 32 * 1024
+"""Bytes from which on OpenSSL is faster than one of many lanes that wait for it."""
+_SCALAR_SIZE_MAX: Final = 512
+"""Mean bytes of items up to which one lane is faster than calls of OpenSSL."""
+_FEW_PAIRS: Final = 2
+"""Pairs up to which a call of the compiled module costs more than it saves."""
 
 EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
 
@@ -68,22 +83,48 @@ def inner_hash(left: bytes, right: bytes) -> bytes:
     return _short_sha384(_INNER + left + right).digest()
 
 
-def hand_out_leaf_hashes(items: Iterable[bytes], takers: Iterable[Callable[[bytes], object]]) -> None:
-    """Call each item's taker with the item's `leaf_hash`: one loop, for many short items."""
-    new_context, short_sha384 = _leaf_context, _short_sha384
-    for item, take in zip(items, takers, strict=True):
-        if len(item) <= 110:  # a name would be slower
-            take(short_sha384(b"\x00" + item).digest())
-        else:
-            context = new_context()
-            context.update(item)
-            take(context.digest())
+def leaf_hashes(
+    items: Sequence[bytes], kinds: Sequence[int], subtree_of_kind: dict[int, int], subtree_count: int
+) -> list[bytes]:
+    """Return the leaf hashes of the items of each subtree, 48 bytes after 48 bytes.
+
+    Args:
+        kinds: the field number of each item.
+        subtree_of_kind: -1: items of this kind have no leaf.
+    """
+    if _IN_LANES and (_LANES > 1 or sum(map(len, items)) < _SCALAR_SIZE_MAX * len(items)):
+        return _leaves.leaves(items, kinds, subtree_of_kind, subtree_count, _LONG_SIZE, leaf_hash)
+    return leaf_hashes_one_by_one(items, kinds, subtree_of_kind, subtree_count)
+
+
+def leaf_hashes_one_by_one(
+    items: Sequence[bytes], kinds: Sequence[int], subtree_of_kind: dict[int, int], subtree_count: int
+) -> list[bytes]:
+    """As `leaf_hashes`, where there is no compiled module."""
+    hashes: list[list[bytes]] = [[] for _ in range(subtree_count + 1)]  # those without a leaf are the last
+    append_of_kind = {kind: hashes[subtree].append for kind, subtree in subtree_of_kind.items()}
+    for item, kind in zip(items, kinds, strict=True):
+        append_of_kind[kind](leaf_hash(item))
+    return [b"".join(of_subtree) for of_subtree in hashes[:subtree_count]]
+
+
+def parents(hashes: bytes) -> bytes:
+    """Return the hashes of the inner nodes over pairs of hashes, joined as they are."""
+    if _IN_LANES and len(hashes) > _FEW_PAIRS * 2 * HASH_SIZE:
+        return _leaves.parents(hashes)
+    return parents_one_by_one(hashes)
+
+
+def parents_one_by_one(hashes: bytes) -> bytes:
+    """As `parents`, where there is no compiled module."""
+    pairs = range(0, len(hashes), 2 * HASH_SIZE)
+    return b"".join([_short_sha384(_INNER + hashes[at : at + 2 * HASH_SIZE]).digest() for at in pairs])
 
 
 def tree_root(hashes: Sequence[bytes]) -> bytes:
     """Return the root of a streaming tree over hashes."""
     tree = StreamingTree()
-    tree.extend(hashes)
+    tree.extend(b"".join(hashes))
     return tree.root()
 
 
@@ -164,24 +205,20 @@ class StreamingTree:
             peaks[height] = node
         self.leaf_count += 1
 
-    def extend(self, leaves: Sequence[bytes]) -> None:
-        """Append leaves in order, merged level by level."""
-        self.leaf_count += len(leaves)
-        peaks, short_sha384 = self._peaks, _short_sha384
-        nodes = list(leaves)
-        height = 0
+    def extend(self, leaves: bytes) -> None:
+        """Append leaves, joined as they are, merged level by level."""
+        assert len(leaves) % HASH_SIZE == 0
+        self.leaf_count += len(leaves) // HASH_SIZE
+        peaks, nodes, height = self._peaks, leaves, 0
         while nodes:
             if height == len(peaks):
                 peaks.append(None)
             peak = peaks[height]
             if peak is not None:
-                nodes.insert(0, peak)
-            peaks[height] = nodes.pop() if len(nodes) % 2 else None
-            in_order = iter(nodes)
-            nodes = [
-                short_sha384(b"\x02" + left + right).digest()
-                for left, right in zip(in_order, in_order, strict=True)
-            ]
+                nodes = peak + nodes
+            is_odd = len(nodes) // HASH_SIZE % 2
+            peaks[height] = nodes[-HASH_SIZE:] if is_odd else None
+            nodes = parents(nodes[:-HASH_SIZE] if is_odd else nodes)
             height += 1
 
     def root(self) -> bytes:

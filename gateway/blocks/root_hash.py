@@ -30,9 +30,9 @@ from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
     StreamingTree,
-    hand_out_leaf_hashes,
     inner_hash,
     leaf_hash,
+    leaf_hashes,
     tree_root,
     unary_hash,
 )
@@ -70,7 +70,7 @@ TOP_LEAF_OF_SUBTREE_0: Final = 3
 _CORE_LEAVES: Final = TOP_LEAF_OF_SUBTREE_0 + EXTENSION_0
 """All leaves of layout 8, and half of those of layout 16."""
 
-_SUBTREE_OF_KIND: Final[Mapping[int, int]] = {
+_SUBTREE_OF_KIND: Final[dict[int, int]] = {
     ItemKind.BLOCK_HEADER: OUTPUTS,
     ItemKind.EVENT_HEADER: CONSENSUS_HEADERS,
     ItemKind.ROUND_HEADER: CONSENSUS_HEADERS,
@@ -99,7 +99,7 @@ _STREAM_ENTRY: Final = ItemKind.STREAM_ENTRY
 # Between header and footer, these need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 # For fewer items, pushing leaves one by one is faster.
-_FEW_ITEMS: Final = 16
+_FEW_ITEMS: Final = 12
 # The right half of layout 16 in every block so far.
 _NO_EXTENSIONS: Final = [EMPTY_HASH] * 8
 _EMPTY_EXTENSION_HALF: Final = tree_root(_NO_EXTENSIONS)
@@ -149,7 +149,7 @@ class BlockSummary(NamedTuple):
 class Leaves(NamedTuple):
     """Items, and the subtrees of their leaves."""
 
-    subtree_of_kind: Mapping[int, int]  # by field number; NOT_HASHED: none
+    subtree_of_kind: dict[int, int]  # by field number; NOT_HASHED: none
     items: Sequence[bytes]
     kinds: Sequence[int]  # the field number of each
 
@@ -365,7 +365,7 @@ class BlockHasher:
 
     def _look_at_body(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
-    ) -> tuple[bytes | None, Mapping[int, int]]:
+    ) -> tuple[bytes | None, dict[int, int]]:
         """Check body items of unusual kinds; return the record file and the subtrees of all kinds."""
         record_file = self._record_file
         subtrees = dict(_SUBTREE_OF_KIND)
@@ -413,9 +413,6 @@ def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leav
             if subtree != NOT_HASHED:
                 trees[subtree].push(leaf_hash(item))
         return
-    hashes: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
-    append_of_kind = {kind: hashes[subtree].append for kind, subtree in subtree_of_kind.items()}
-    hand_out_leaf_hashes(items, map(append_of_kind.__getitem__, kinds))
-    for subtree, new_hashes in enumerate(hashes[:SUBTREE_COUNT]):
-        if new_hashes:
-            trees[subtree].extend(new_hashes)
+    for subtree, hashes in enumerate(leaf_hashes(items, kinds, subtree_of_kind, SUBTREE_COUNT)):
+        if hashes:
+            trees[subtree].extend(hashes)

@@ -177,7 +177,7 @@ def _answer_encoded(request: bytes) -> bytes:
 
 
 def _answer(
-    states: _States, subtree_of_kind: Mapping[int, int], items: Sequence[bytes], kinds: Sequence[int]
+    states: _States, subtree_of_kind: dict[int, int], items: Sequence[bytes], kinds: Sequence[int]
 ) -> _States:
     trees = {subtree: StreamingTree.from_state(*state) for subtree, state in states.items()}
     hash_into(trees, Leaves(subtree_of_kind, items, kinds))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -11,12 +14,23 @@ from hypothesis import strategies as st
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     StreamingTree,
-    hand_out_leaf_hashes,
     inner_hash,
     leaf_hash,
+    leaf_hashes,
+    leaf_hashes_one_by_one,
+    parents,
+    parents_one_by_one,
     tree_root,
     unary_hash,
 )
+
+try:
+    from sluice.gateway.blocks import _leaves
+except ImportError:
+    LANES: list[int] = []
+else:
+    LANES = [lanes for lanes in (1, 4, 8) if lanes <= _leaves.LANES_MAX]
+OF_KIND = {2: 0, 4: 1, 5: 3, 9: -1, 1008: 2}
 
 
 def hashes(count: int) -> list[bytes]:
@@ -33,13 +47,6 @@ def defined_root(leaves: list[bytes]) -> bytes:
     split = 1 << (len(leaves) - 1).bit_length() - 1
     joined = b"\x02" + defined_root(leaves[:split]) + defined_root(leaves[split:])
     return hashlib.sha384(joined).digest()
-
-
-def leaf_hashes(items: list[bytes]) -> list[bytes]:
-    """The hashes that each item's taker gets."""
-    taken: list[bytes] = []
-    hand_out_leaf_hashes(items, [taken.append] * len(items))
-    return taken
 
 
 def test_the_empty_hash_is_the_known_one() -> None:
@@ -62,24 +69,89 @@ def test_each_hash_has_its_prefix() -> None:
     assert leaf_hash(b"data") == hashlib.sha384(b"\x00data").digest()
     assert unary_hash(left) == hashlib.sha384(b"\x01" + left).digest()
     assert inner_hash(left, right) == hashlib.sha384(b"\x02" + left + right).digest()
-    assert leaf_hashes([b"a", b"", b"c" * 5000]) == [leaf_hash(b"a"), EMPTY_HASH, leaf_hash(b"c" * 5000)]
+
+
+SIZES = [*range(260), 366, 367, 368, 511, 512, 513, 5000, 32_767, 32_768, 40_000]
 
 
 @pytest.mark.parametrize("size", [0, 1, 109, 110, 111, 112, 127, 128, 129, 238, 239, 240, 5000])
 def test_the_hash_is_the_same_on_both_sides_of_every_block_border(size: int) -> None:
-    data = bytes(range(256)) * 20
-    expected = hashlib.sha384(b"\x00" + data[:size]).digest()
-    assert leaf_hash(data[:size]) == expected
-    assert leaf_hashes([data[:size]]) == [expected]
+    data = (bytes(range(256)) * 20)[:size]
+    assert leaf_hash(data) == hashlib.sha384(b"\x00" + data).digest()
 
 
-def test_each_taker_gets_the_hashes_of_its_items() -> None:
-    items = [b"a", b"b" * 200, b"c", b"d" * 200]
-    even: list[bytes] = []
-    odd: list[bytes] = []
-    hand_out_leaf_hashes(items, [even.append, odd.append] * 2)
-    assert even == [leaf_hash(items[0]), leaf_hash(items[2])]
-    assert odd == [leaf_hash(items[1]), leaf_hash(items[3])]
+def in_lanes(items: list[bytes], kinds: list[int], lanes: int) -> list[bytes]:
+    """`leaf_hashes` of the compiled module, in so many lanes."""
+    return _leaves.leaves(items, kinds, OF_KIND, 4, 32_768, leaf_hash, lanes)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_module_is_compiled_where_there_is_a_compiler() -> None:
+    assert LANES
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_hash_items_of_every_size_as_one_by_one(lanes: int) -> None:
+    random_ = random.Random(lanes)
+    for count in (0, 1, 2, 7, 8, 9, len(SIZES)):
+        items = [random_.randbytes(size) for size in random_.sample(SIZES, count)]
+        kinds = [random_.choice(list(OF_KIND)) for _ in items]
+        expected = [
+            b"".join(
+                hashlib.sha384(b"\0" + item).digest()
+                for item, kind in zip(items, kinds, strict=True)
+                if OF_KIND[kind] == subtree
+            )
+            for subtree in range(4)
+        ]
+        assert in_lanes(items, kinds, lanes) == expected
+        assert leaf_hashes(items, kinds, OF_KIND, 4) == expected
+        assert leaf_hashes_one_by_one(items, kinds, OF_KIND, 4) == expected
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_hash_pairs_as_one_by_one(lanes: int) -> None:
+    joined = random.Random(lanes).randbytes(96 * 41)
+    for count in (0, 1, 2, 3, 7, 8, 9, 41):
+        pairs = joined[: 96 * count]
+        expected = b"".join(
+            inner_hash(pairs[at : at + 48], pairs[at + 48 : at + 96]) for at in range(0, 96 * count, 96)
+        )
+        assert _leaves.parents(pairs, lanes) == parents(pairs) == parents_one_by_one(pairs) == expected
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_hash_in_several_threads_at_once(lanes: int) -> None:
+    items = [bytes([place]) * 3_000 for place in range(64)]
+    expected = in_lanes(items, [4] * 64, lanes)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(in_lanes, items, [4] * 64, lanes) for _ in range(40)]:
+            assert done.result() == expected
+
+
+@pytest.mark.skipif(not LANES, reason="the module is not compiled")
+def test_the_compiled_module_refuses_what_it_cannot_hash() -> None:
+    item, kinds = [b"item"], [4]
+    for call, error, words in (
+        (
+            lambda: _leaves.leaves(item, [4, 4], OF_KIND, 4, 9, leaf_hash),
+            ValueError,
+            "kinds: got 2, expected 1",
+        ),
+        (lambda: _leaves.leaves(item, [6], OF_KIND, 4, 9, leaf_hash), KeyError, "6"),
+        (lambda: _leaves.leaves(item, kinds, {4: 4}, 4, 9, leaf_hash), ValueError, "got 4, expected -1 to 3"),
+        (lambda: _leaves.leaves(item, kinds, {4: -2}, 4, 9, leaf_hash), ValueError, "got -2"),
+        (lambda: _leaves.leaves(item, kinds, {4: "x"}, 4, 9, leaf_hash), TypeError, "str"),  # type: ignore[dict-item]
+        (lambda: _leaves.leaves(item, kinds, OF_KIND, 65, 9, leaf_hash), ValueError, "count: got 65"),
+        (lambda: _leaves.leaves(["x"], kinds, OF_KIND, 4, 9, leaf_hash), TypeError, "item 0: got str"),  # type: ignore[list-item]
+        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 1, lambda _: b"short"), ValueError, "48 bytes"),
+        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 1, lambda _: [][0]), IndexError, "range"),
+        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 9, leaf_hash, 3), ValueError, "lanes: got 3"),
+        (lambda: _leaves.parents(bytes(95)), ValueError, "got 95 bytes, expected pairs of 48"),
+        (lambda: _leaves.parents(b"", 16), ValueError, "lanes: got 16"),
+    ):
+        with pytest.raises(error, match=words):
+            call()
 
 
 @pytest.mark.parametrize("count", range(34))
@@ -101,7 +173,7 @@ def test_how_leaves_are_cut_into_calls_does_not_matter(counts: list[int]) -> Non
         if count == 1:
             tree.push(leaves[at])
         else:
-            tree.extend(leaves[at : at + count])
+            tree.extend(b"".join(leaves[at : at + count]))
         at += count
         assert tree.root() == defined_root(leaves[:at])
 
@@ -110,10 +182,10 @@ def test_how_leaves_are_cut_into_calls_does_not_matter(counts: list[int]) -> Non
 def test_a_tree_goes_on_from_its_state(before: int, after: int) -> None:
     leaves = hashes(before + after)
     tree = StreamingTree()
-    tree.extend(leaves[:before])
+    tree.extend(b"".join(leaves[:before]))
     taken_up = StreamingTree.from_state(*tree.state())
     assert taken_up.leaf_count == before
-    taken_up.extend(leaves[before:])
+    taken_up.extend(b"".join(leaves[before:]))
     assert taken_up.root() == defined_root(leaves)
     assert tree.root() == defined_root(leaves[:before])
 
@@ -121,20 +193,11 @@ def test_a_tree_goes_on_from_its_state(before: int, after: int) -> None:
 def test_a_copy_grows_on_its_own() -> None:
     leaves = hashes(4)
     tree = StreamingTree()
-    tree.extend(leaves[:3])
+    tree.extend(b"".join(leaves[:3]))
     copy = tree.copy()
     copy.push(leaves[3])
     assert tree.root() == defined_root(leaves[:3])
     assert copy.root() == defined_root(leaves)
-
-
-def test_extend_leaves_its_argument_alone() -> None:
-    leaves = hashes(5)
-    given_leaves = list(leaves)
-    tree = StreamingTree()
-    tree.push(leaves[0])
-    tree.extend(given_leaves)
-    assert given_leaves == leaves
 
 
 @pytest.mark.parametrize(

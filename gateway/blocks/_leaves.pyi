@@ -1,0 +1,17 @@
+"""The module that `_leaves.c` becomes where it is built."""
+
+from collections.abc import Callable, Sequence
+
+LANES_MAX: int
+
+def leaves(
+    items: Sequence[bytes],
+    kinds: Sequence[int],
+    subtree_of_kind: dict[int, int],
+    count: int,
+    long_size: int,
+    hash_long: Callable[[bytes], bytes],
+    lanes: int = 0,
+    /,
+) -> list[bytes]: ...
+def parents(hashes: bytes, lanes: int = 0, /) -> bytes: ...
