@@ -2,6 +2,7 @@
 
     python -m tests.gateway.archive.long_chain DIR --bytes 4GiB --window 256MiB
     python -m tests.gateway.archive.long_chain DIR --bytes 1GiB --window 256MiB --stream datastream.bin
+    python -m tests.gateway.archive.long_chain DIR --bytes 1GiB --stream datastream.bin --published
 
     publishers ──┬──▶ a node with an archive ──▶ five TCP readers from entry 0, a subscriber from block 0
                  └──▶ a node that keeps all  ──▶ what they must have got
@@ -9,6 +10,9 @@
 The readers begin while the chain grows, so most of what they read has left the disk. Then a new node begins
 with the archive, and others with copies of it that lie. Each claim has a line with its figures; one that does
 not hold makes the exit status 1.
+
+With `--published` the chain of an earlier run in DIR is not published again: a new node and the stores that lie
+come next. So a long one can be done in two runs.
 
 With `--stream` the nodes have the native layout, and the chain is a network's stream, repeated: in each copy
 the numbers of batches and L2 blocks go on, and so does the time. There, a node that begins with the archive
@@ -476,10 +480,13 @@ class LongChain:
         self.verdicts = Verdicts()
         self.roots: dict[int, bytes | None] = {}
 
-    def run(self) -> bool:
+    def run(self, *, is_published: bool = False) -> bool:
         """Return whether all claims hold."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.publish_and_read()
+        if not is_published:
+            self.publish_and_read()
+        elif self.stream is None:
+            self.roots = blocks_of(self.folder / "all")[1]
         if self.stream is None or all(self.segments(self.place_of(name)) for name in self.names):
             self.begin_anew()
             self.refuse_liars()
@@ -774,6 +781,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="decides the content of the blocks")
     parser.add_argument("--stream", type=Path, help="a network's stream file: the chain is this, repeated")
     parser.add_argument("--group-by", default=RULE, help=f"which of its entries make a block ({RULE})")
+    parser.add_argument("--published", action="store_true", help="go on with the chain of an earlier run")
     options = parser.parse_args()
     chain = LongChain(
         options.folder,
@@ -784,7 +792,7 @@ def main() -> int:
         options.stream,
         options.group_by,
     )
-    return 0 if chain.run() else 1
+    return 0 if chain.run(is_published=options.published) else 1
 
 
 if __name__ == "__main__":
