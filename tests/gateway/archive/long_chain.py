@@ -11,8 +11,8 @@ The readers begin while the chain grows, so most of what they read has left the 
 with the archive, and others with copies of it that lie. Each claim has a line with its figures; one that does
 not hold makes the exit status 1.
 
-With `--published` the chain of an earlier run in DIR is not published again: a new node and the stores that lie
-come next. So a long one can be done in two runs.
+With `--published` the chain of an earlier run in DIR is not published again: a new node and the stores that
+lie come next. So a long one can be done in two runs.
 
 With `--stream` the nodes have the native layout, and the chain is a network's stream, repeated: in each copy
 the numbers of batches and L2 blocks go on, and so does the time. There, a node that begins with the archive
