@@ -37,9 +37,10 @@ from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.gateway_options import gateways_of
+from sluice.publishers.spark.option_types import SparkSinkOptions, names_of
 from sluice.publishers.spark.options import current_names
 from sluice.publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
-from sluice.publishers.spark.sink_options import FORMER_NAMES, SPARK_OPTIONS, SinkOptions
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 from sluice.publishers.spark.source_names import SourceName, parse_sources
 
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
@@ -432,7 +433,7 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
             raise click.BadParameter(f"{name} has an option of its own", param_hint="--sink-option")
         if name in _SET_BY_US:
             raise click.BadParameter(f"sluice publish sets {name} itself", param_hint="--sink-option")
-        if name in SPARK_OPTIONS:
+        if name in names_of(SparkSinkOptions):
             raise click.BadParameter(f"{name} is no option of the sink", param_hint="--sink-option")
     options = given | {name: str(value) for name, value in named.items() if value is not None}
     try:

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from sluice.publishers.rows.values import descriptor_set
     from sluice.publishers.spark.block_sink import read_totals
     from sluice.publishers.spark.network_stream import entries_to_blocks
+    from sluice.publishers.spark.option_types import (
+        BlockFilesOptions,
+        BlockFilesSinkOptions,
+        BlockSinkOptions,
+        BlockStreamOptions,
+        DataStreamOptions,
+    )
     from sluice.publishers.spark.prepare import (
         chain_start,
         link_and_sign_blocks,
@@ -36,7 +43,12 @@ if TYPE_CHECKING:
     from sluice.publishers.spark.verify import verify_blocks
 
 __all__ = [
+    "BlockFilesOptions",
+    "BlockFilesSinkOptions",
+    "BlockSinkOptions",
+    "BlockStreamOptions",
     "ChainStart",
+    "DataStreamOptions",
     "by_publisher",
     "chain_start",
     "descriptor_set",
@@ -56,6 +68,16 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    **dict.fromkeys(
+        (
+            "BlockFilesOptions",
+            "BlockFilesSinkOptions",
+            "BlockSinkOptions",
+            "BlockStreamOptions",
+            "DataStreamOptions",
+        ),
+        "sluice.publishers.spark.option_types",
+    ),
     "ChainStart": "sluice.publishers.blocks.linking",
     "by_publisher": "sluice.publishers.report",
     "chain_start": "sluice.publishers.spark.prepare",

@@ -36,15 +36,14 @@ from sluice.publishers.errors import FrameError, OptionError
 from sluice.publishers.sources.chain_runs import named_numbers, runs_of
 from sluice.publishers.spark.batches import rows_in
 from sluice.publishers.spark.folders import target_of
-from sluice.publishers.spark.options import check_known, one_of, option_names
+from sluice.publishers.spark.option_types import BlockFilesSinkOptions, names_of
+from sluice.publishers.spark.options import check_known, one_of
 from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS
-from sluice.publishers.spark.sink_options import SPARK_OPTIONS
 
 __all__ = ["BlockFilesStreamWriter", "BlockFilesWriter", "BlocksWritten", "block_target"]
 
 log = logging.getLogger(__name__)
 
-_KNOWN: Final = SPARK_OPTIONS | option_names("layout compression blocks_per_archive")
 _FORMATS: Final[dict[str, BlockFormat]] = {"none": "blk", "gzip": "blk.gz", "zstd": "blk.zstd"}
 _ZIP_DIGITS: Final = {str(10**digits): digits for digits in range(1, 7)}
 """As block nodes allow them."""
@@ -53,7 +52,7 @@ _LAYOUTS: Final[dict[str, BlockLayout]] = {layout: layout for layout in get_args
 
 def block_target(options: Mapping[str, str], *, is_overwrite: bool) -> BlockTarget:
     """Return the target of the sink's options; raise OptionError, or BlockListError for an unknown store."""
-    check_known(options, _KNOWN)
+    check_known(options, names_of(BlockFilesSinkOptions))
     word = one_of(options, "layout", tuple(_LAYOUTS))
     layout = _LAYOUTS["plain" if word is None else word]
     count = one_of(options, "blocks_per_archive", tuple(_ZIP_DIGITS))

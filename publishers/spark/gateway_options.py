@@ -14,14 +14,12 @@ from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError, TlsError
 from sluice.publishers import limits
 from sluice.publishers.errors import OptionError
-from sluice.publishers.spark.options import flag, option_names, required, whole_number
+from sluice.publishers.spark.options import flag, required, whole_number
 
 if TYPE_CHECKING:
     from sluice.gateway.transport.channels import ClientTls
 
 __all__ = [
-    "GATEWAY_OPTIONS",
-    "TLS_OPTIONS",
     "Gateways",
     "gateway_tls",
     "gateways_of",
@@ -31,9 +29,6 @@ __all__ = [
 ]
 
 _PRIORITY: Final = re.compile(r"\d{1,20}")
-
-TLS_OPTIONS: Final = option_names("tls tls_ca tls_certificate tls_key tls_server_name")
-GATEWAY_OPTIONS: Final = TLS_OPTIONS | {"gateways", limits.SIZE_OPTION}
 
 Gateways = tuple[tuple[str, int], ...]
 """Address and priority of each gateway, the preferred one first."""

@@ -24,7 +24,6 @@ __all__ = [
     "flag",
     "given",
     "one_of",
-    "option_names",
     "positive",
     "processor_count",
     "required",
@@ -58,11 +57,6 @@ def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -
             warnings.warn(f"option {name!r} is now {current!r}", FutureWarning, stacklevel=2)
         renamed[current] = value
     return renamed
-
-
-def option_names(text: str) -> frozenset[str]:
-    """Return the names of options in a text, for `check_known`."""
-    return frozenset(text.split())
 
 
 def processor_count() -> int:

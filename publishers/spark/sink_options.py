@@ -21,41 +21,30 @@ from sluice.publishers.number_range import NUMBER_MAX
 from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from sluice.publishers.sources.block_gateways import BlockGateways
 from sluice.publishers.spark.gateway_options import (
-    GATEWAY_OPTIONS,
     Gateways,
     gateway_tls,
     gateways_of,
     message_bytes_of,
     rotated,
 )
+from sluice.publishers.spark.option_types import BlockSinkOptions, names_of
 from sluice.publishers.spark.options import (
     check_known,
     current_names,
     flag,
     given,
-    option_names,
     positive,
     whole_number,
 )
 
-__all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
+__all__ = ["FORMER_NAMES", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
 """Largest cache, far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
 """Partitions, attempts and racers add to the name, and a file name may have 255."""
-SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""Options that Spark adds: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
 """Current name by former name: version 0.2 takes both."""
-_KNOWN: Final = (
-    GATEWAY_OPTIONS
-    | SPARK_OPTIONS
-    | option_names(
-        "publisher_id race check deadline_seconds reset_interval_seconds part_order_seconds answer_seconds "
-        "set_bytes cache_bytes window_blocks blocks_per_second first_block report_path coordinator"
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
-        check_known(options, _KNOWN)
+        check_known(options, names_of(BlockSinkOptions))
         message_bytes = message_bytes_of(options)
         set_bytes = whole_number(options, "set_bytes", 1, message_bytes - limits.MESSAGE_MARGIN_BYTES)
         if set_bytes is None:

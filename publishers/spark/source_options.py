@@ -21,12 +21,18 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, BLOCKS_PER_BATCH_DEFA
 from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.gateway_options import (
-    GATEWAY_OPTIONS,
-    TLS_OPTIONS,
     gateway_tls,
     gateways_of,
     message_bytes_of,
     rotated,
+)
+from sluice.publishers.spark.option_types import (
+    BlockFilesOptions,
+    BlockStreamOptions,
+    DataStreamOptions,
+    NetworkFileOptions,
+    NetworkServerOptions,
+    names_of,
 )
 from sluice.publishers.spark.options import (
     block_bounds,
@@ -35,7 +41,6 @@ from sluice.publishers.spark.options import (
     flag,
     given,
     one_of,
-    option_names,
     positive,
     processor_count,
     time_ns,
@@ -75,23 +80,6 @@ FORMER_NAMES: Final = {
     "blocks_per_batch": "max_blocks_per_trigger",
     "entries_per_batch": "max_entries_per_trigger",
 }
-_FILE_NAMES: Final = option_names(
-    "path paths from to starting_timestamp ending_timestamp partitions decode check mode "
-    "max_blocks_per_trigger max_bytes_per_trigger fail_on_data_loss"
-)
-_SUBSCRIPTION_NAMES: Final = GATEWAY_OPTIONS | option_names(
-    "from to starting_timestamp ending_timestamp partitions decode max_blocks_per_trigger "
-    "deadline_seconds path"
-)
-_STREAM_NAMES: Final = TLS_OPTIONS | option_names(
-    "path server decode generation partitions from to max_entries_per_trigger stream_type deadline_seconds "
-    "endpoint region"
-)
-_NETWORK_NAMES: Final = option_names("group_by generation max_block_bytes")
-_NETWORK_FILE_NAMES: Final = option_names("partitions")
-_NETWORK_SERVER_NAMES: Final = TLS_OPTIONS | option_names(
-    "partitions max_entries_per_trigger stream_type deadline_seconds"
-)
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class FileOptions:
     def parse(cls, options: Mapping[str, str]) -> FileOptions:
         """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
-        check_known(options, _FILE_NAMES)
+        check_known(options, names_of(BlockFilesOptions))
         first, last = block_bounds(options)
         return cls(
             folders=BlockFolders(_paths(options)),
@@ -213,7 +201,7 @@ class SubscriptionOptions:
     def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
         """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
-        check_known(options, _SUBSCRIPTION_NAMES)
+        check_known(options, names_of(BlockStreamOptions))
         word = options.get("from", "").strip().lower()
         is_word = word in (FIRST, LATEST)
         first = None if is_word else whole_number(options, "from", 0, NUMBER_MAX - 1)
@@ -275,7 +263,7 @@ class StreamOptions:
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
         """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
-        check_known(options, _STREAM_NAMES)
+        check_known(options, names_of(DataStreamOptions))
         return cls(
             **given(
                 decode=one_of(options, "decode", STREAM_DECODES),
@@ -318,9 +306,9 @@ class NetworkOptions:
         """Read the options; raise OptionError."""
         options = {name.lower(): value for name, value in options.items()}  # as Spark takes them
         options = current_names(options, FORMER_NAMES)
-        source_names = _NETWORK_SERVER_NAMES if is_server else _NETWORK_FILE_NAMES
-        own_names = _NETWORK_NAMES if is_server else _NETWORK_NAMES | {"keep_incomplete"}
-        check_known(options, source_names | own_names)
+        names = names_of(NetworkServerOptions if is_server else NetworkFileOptions)
+        check_known(options, names)
+        source_names = names & names_of(DataStreamOptions) - {"generation"}
         source = {name: value for name, value in options.items() if name in source_names}
         StreamOptions.parse(source)
         grouping = Grouping.parse(options.get("group_by", "batch").strip(), generation_of(options))

@@ -12,7 +12,12 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import BlockLayout, default_format, path_in, zip_of
-from sluice.publishers.spark import file_sink, sink_options
+from sluice.publishers.spark.option_types import (
+    BlockFilesSinkOptions,
+    BlockSinkOptions,
+    SparkSinkOptions,
+    names_of,
+)
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
 
@@ -25,8 +30,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 @pytest.mark.parametrize(
     ("title", "known"),
     [
-        ("Options of the sink", sink_options._KNOWN - sink_options.SPARK_OPTIONS),
-        ("Write block files", file_sink._KNOWN - sink_options.SPARK_OPTIONS | {"path"}),
+        ("Options of the sink", names_of(BlockSinkOptions) - names_of(SparkSinkOptions)),
+        ("Write block files", names_of(BlockFilesSinkOptions) - names_of(SparkSinkOptions) | {"path"}),
     ],
 )
 def test_every_option_of_a_sink_is_in_the_table(title: str, known: frozenset[str]) -> None:

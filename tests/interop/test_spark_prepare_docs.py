@@ -45,7 +45,8 @@ def test_every_function_of_the_page_is_there() -> None:
     named = re.findall(r"^\| `(\w+)\(", TEXT, re.MULTILINE)
     assert len(named) == 8
     assert {name for name in named if callable(getattr(spark, name))} == set(named)
-    others = set(spark.__all__) - {"ChainStart", "register"} - set(named)
+    options = {name for name in spark.__all__ if name.endswith("Options")}
+    others = set(spark.__all__) - {"ChainStart", "register"} - set(named) - options
     pages = "".join(
         (DOCS / name).read_text("utf-8") for name in ("analytics.md", "spark.md", "verification.md")
     )
@@ -54,3 +55,4 @@ def test_every_function_of_the_page_is_there() -> None:
         "verify_blocks",
     }
     assert {name for name in others if f"{name}(" in pages} == others
+    assert {name for name in options if f"`{name}`" in pages} == options
