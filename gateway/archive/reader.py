@@ -110,13 +110,17 @@ class ArchiveReader:
         except (ArchiveUnavailable, ArchiveDamaged) as error:
             raise self._remote.error(first_page, str(error)) from error
 
-    def archived_roots(self) -> Iterator[tuple[int, bytes]]:
+    def archived_roots(self, from_entry: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield number and root hash of the blocks that end in the archived segments, as their indexes say.
+
+        Args:
+            from_entry: begin with the segment that has it.
 
         Raises:
             PageNotLocal: the archive does not give an index, or gives other root hashes than were proved.
         """
-        firsts = range(0, self._remote.archived_pages, SEGMENT_PAGES)
+        first = self._streamer.page_of_entry(from_entry) // SEGMENT_PAGES * SEGMENT_PAGES if from_entry else 0
+        firsts = range(first, self._remote.archived_pages, SEGMENT_PAGES)
         calls = (partial(self._read_roots, first, self._proved_digest(first)) for first in firsts)
         with ThreadPoolExecutor(INDEX_THREADS, "archive-roots") as threads:
             for roots in in_order(threads, calls, 2 * INDEX_THREADS):

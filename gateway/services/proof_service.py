@@ -29,6 +29,9 @@ PROOF_SERVICE_NAME = proof_pb2.DESCRIPTOR.services_by_name["ProofService"].full_
 UNDER_KEY = "sluice-under"
 REASON_KEY = "sluice-reason"
 
+KEPT_BYTES_MAX: Final = 16 << 20
+"""Bytes of a block that is kept for the next request."""
+
 _Code = proof_pb2.BlockContentsProofResponse.Code
 _CODE_OF_TROUBLE: Final = {
     Trouble.NOT_LOCAL: _Code.NOT_AVAILABLE,
@@ -61,6 +64,8 @@ class ProofService:
         self._tree = tree
         self._answers = answers
         self._ensure = ensure
+        self._kept: tuple[ProvableBlock, ...] = ()
+        """The two of the last answer: clients ask for their headers next."""
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service, by hand: unreadable requests have answers, and threads serialize."""
@@ -128,9 +133,15 @@ class ProofService:
 
     def _block(self, number: int) -> ProvableBlock:
         self._ensure(number)
+        for kept in self._kept:
+            if kept.summary.number == number and kept.summary.root_hash == self._store.root_hash_at(number):
+                return kept
         stored = self._store.read_block(number)
         assert stored is not None
-        return ProvableBlock(stored.items, stored.root_hash)
+        block = ProvableBlock(stored.items, stored.root_hash)
+        if block.summary.size_bytes <= KEPT_BYTES_MAX:
+            self._kept = (block, *self._kept[:1])
+        return block
 
 
 def _find(block: ProvableBlock, request: proof_pb2.BlockContentsProofRequest) -> int | _NoProof:

@@ -18,12 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from sluice.datastream.errors import DatastreamError, PageUnchecked
-from sluice.datastream.file.page_sums import this_thread, without_fetching
+from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.blocks.errors import LayoutError, NotProvable
 from sluice.gateway.blocks.merkle import HASH_SIZE, Sibling, audit_path, climb, inner_hash, tree_root
 from sluice.gateway.errors import GatewayError
@@ -44,21 +43,22 @@ GROWING_PAUSE_SECONDS: Final = 0.2
 _KEY: Final = b"sluice/block-hash-group/"
 _LEVELS: Final = 7
 """256^7 blocks are more than a chain will have."""
+_ArchivedRoots = Callable[[int], Iterable[tuple[int, bytes]]]
 
 
 class BlockHashTree:
-    """The paths of one store's blocks. Any thread may call.
+    """The paths of one store's blocks. Any thread may ask for one; one thread calls `grow`.
 
     Args:
-        archived_roots: returns number and root hash of the blocks in the archive, in order; None: there is
-            none.
+        archived_roots: takes an entry; returns number and root hash of the blocks in the archive, in order,
+            from the segment with that entry on. None: there is none.
         group_blocks: leaves of a group, and groups of a larger one.
     """
 
     def __init__(
         self,
         store: BlockStore,
-        archived_roots: Callable[[], Iterable[tuple[int, bytes]]] | None = None,
+        archived_roots: _ArchivedRoots | None = None,
         group_blocks: int = GROUP_BLOCKS,
     ) -> None:
         self._store = store
@@ -66,6 +66,8 @@ class BlockHashTree:
         self._archived_roots = archived_roots
         self._lock = threading.Lock()
         self._noted: int | None = None
+        self._in_archive: tuple[int, Iterator[tuple[int, bytes]]] | None = None
+        """The number of the next root hash that is read there."""
 
     @property
     def reaches_block_0(self) -> bool:
@@ -85,6 +87,9 @@ class BlockHashTree:
             while True:
                 try:
                     has_more = await asyncio.to_thread(self.grow)
+                except NotProvable as error:
+                    log.info("no proofs under later blocks", extra=fields(reason=str(error)))
+                    return
                 except (DatastreamError, GatewayError, OSError) as error:  # proofs say what they lack
                     log.warning("block hashes cannot be read", extra=fields(got=str(error)))
                     has_more = False
@@ -98,34 +103,7 @@ class BlockHashTree:
 
     def grow(self) -> bool:
         """Note complete groups, some at most; return whether there are more. It may wait for an archive."""
-        if not self.reaches_block_0:
-            return False
-        with self._lock:
-            last = self._store.last_number or 0
-            noted = self._count()
-            wanted = min(last // self._group_blocks, noted + GROUPS_AT_ONCE)
-            roots: Iterable[bytes] | None = None
-            for group in range(noted, wanted):
-                first = group * self._group_blocks
-                if roots is None:
-                    try:
-                        with without_fetching():
-                            leaves = [self._root_hash(first + place) for place in range(self._group_blocks)]
-                    except PageUnchecked:
-                        if self._archived_roots is None or not this_thread.fetches:
-                            raise
-                        # Indexes of segments have them: reading the pages would take as long as the archive.
-                        roots = (root for number, root in self._archived_roots() if number >= first)
-                if roots is not None:
-                    leaves = list(islice(roots, self._group_blocks))
-                    if len(leaves) < self._group_blocks:  # its last blocks are not archived yet
-                        known = first + len(leaves)
-                        leaves += [
-                            self._root_hash(number) for number in range(known, first + self._group_blocks)
-                        ]
-                        roots = None
-                self._note(group, leaves)
-            return wanted < last // self._group_blocks
+        return self._grow(self._archived_roots)
 
     def path(self, number: int, later_number: int, expected_root: bytes) -> list[Sibling]:
         """Return the siblings from a block's root hash to the root in a later block's footer.
@@ -138,53 +116,105 @@ class BlockHashTree:
         if not self.reaches_block_0:
             got = f"a chain that begins with block {self._store.first_number}"
             raise NotProvable(what, got, "one that begins with block 0")
-        noted, wanted = self._noted_now(), later_number // self._group_blocks
-        if noted < wanted:
-            self.grow()
-            noted = self._noted_now()
-            if noted < wanted:
-                got = f"the root hashes before block {noted * self._group_blocks}, and others are being read"
-                raise NotProvable(what, got, "all: ask again later")
+        if self._count() < later_number // self._group_blocks:
+            self._grow(None)  # what an archive has is read beside the requests
+        noted = self._count()
+        if noted < later_number // self._group_blocks:
+            got = f"the root hashes before block {noted * self._group_blocks}, and others are being read"
+            raise NotProvable(what, got, "all: ask again later")
         path = audit_path(number, later_number, self._root_over)
         root = climb(self._root_hash(number), path)
         if root != expected_root:
             raise LayoutError(what, root.hex(), f"{expected_root.hex()}, as its footer says")
         return path
 
-    def _noted_now(self) -> int:
-        with self._lock:
-            return self._count()
+    def _grow(self, archived_roots: _ArchivedRoots | None) -> bool:
+        if not self.reaches_block_0:
+            return False
+        complete, noted = (self._store.last_number or 0) // self._group_blocks, self._count()
+        wanted = min(complete, noted + GROUPS_AT_ONCE)
+        for group in range(noted, wanted):
+            try:
+                with without_fetching():
+                    leaves = [self._root_hash(number) for number in self._blocks_of(group)]
+            except PageUnchecked:
+                if archived_roots is None:
+                    return True
+                leaves = self._leaves_in_archive(group, archived_roots)
+            self._note(group, leaves)
+        return wanted < complete
+
+    def _blocks_of(self, group: int) -> range:
+        return range(group * self._group_blocks, (group + 1) * self._group_blocks)
+
+    def _leaves_in_archive(self, group: int, archived_roots: _ArchivedRoots) -> list[bytes]:
+        """Read root hashes in the indexes of segments: reading their pages would take as long as the archive.
+
+        The indexes are read on from group to group. The last blocks of a group may be on the disk.
+        """
+        numbers = self._blocks_of(group)
+        leaves: list[bytes] = []
+        if self._in_archive is None or self._in_archive[0] != numbers.start:
+            self._in_archive = numbers.start, iter(archived_roots(self._store.entry_of(numbers.start)))
+        _, roots = self._in_archive
+        self._in_archive = None  # unless all of it is read
+        for expected in numbers:
+            number, root_hash = next((one for one in roots if one[0] >= expected), (expected, None))
+            if root_hash is None:
+                return leaves + [self._root_hash(other) for other in range(expected, numbers.stop)]
+            if number != expected:
+                raise LayoutError("root hashes in the archive", f"block {number}", f"block {expected}")
+            leaves.append(root_hash)
+        self._in_archive = numbers.stop, roots
+        return leaves
 
     def _count(self) -> int:
         """Return the count of groups whose notes are of this chain."""
         if self._noted is None:
-            low, high = 0, (self._store.last_number or 0) // self._group_blocks
-            while low < high:  # they were noted in order
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if self._read_note(1, middle - 1) else (low, middle - 1)
-            while low:
-                found, note = (
-                    self._store.root_hash_at(low * self._group_blocks - 1),
-                    self._read_note(1, low - 1),
-                )
-                if found is None or note is None or note[HASH_SIZE:] == found:
-                    break  # all blocks before it are those of the chain, too
-                low -= 1
-            self._noted = low
+            with self._lock:
+                if self._noted is None:
+                    self._noted = self._stored_count()
         return self._noted
 
-    def _note(self, group: int, leaves: list[bytes]) -> None:
-        last = leaves[-1]
-        notes = self._store.streamer.notes
-        index, root = group, tree_root(leaves)
+    def _stored_count(self) -> int:
+        low, high = 0, (self._store.last_number or 0) // self._group_blocks
+        while low < high:  # they were noted in order
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._read_note(1, middle - 1) else (low, middle - 1)
+        while low and not self._are_of_this_chain(low):
+            low -= 1
+        return low
+
+    def _are_of_this_chain(self, count: int) -> bool:
+        """Return whether the notes that end with a group are there, and end with the stored block.
+
+        Then all blocks before it are those of the chain, too.
+        """
+        last_root_hash = self._store.root_hash_at(count * self._group_blocks - 1)
         for level in range(1, _LEVELS + 1):
-            notes.put(_key(level, index), root + last)
+            note = self._read_note(level, count - 1)
+            if note is None or last_root_hash not in (None, note[HASH_SIZE:]):
+                return False
+            if count % self._group_blocks:
+                break
+            count //= self._group_blocks
+        return True
+
+    def _note(self, group: int, leaves: list[bytes]) -> None:
+        """Note a group, and the larger ones that end with it, all at once: a batch takes all or none."""
+        index, root, last = group, tree_root(leaves), leaves[-1]
+        notes: dict[bytes, bytes] = {}
+        for level in range(1, _LEVELS + 1):
+            notes[_key(level, index)] = root + last
             if (index + 1) % self._group_blocks:
                 break
-            index //= self._group_blocks
-            first = index * self._group_blocks
-            root = tree_root([self._noted_root(level, first + place) for place in range(self._group_blocks)])
-        self._noted = group + 1
+            first, index = index + 1 - self._group_blocks, index // self._group_blocks
+            before = [self._noted_root(level, first + place) for place in range(self._group_blocks - 1)]
+            root = tree_root([*before, root])
+        with self._lock:
+            if self._noted == group:  # else a request has noted it meanwhile
+                self._store.streamer.notes.put_all(notes)
+                self._noted = group + 1
 
     def _root_over(self, begin: int, end: int) -> bytes:
         size = end - begin

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sluice.gateway.blocks.merkle import StreamingTree

@@ -11,21 +11,21 @@ import click
 import grpc
 
 from sluice.gateway.api import hapi_pb2, proof_pb2, proof_pb2_grpc
-from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from sluice.gateway.blocks.errors import BlockRefused, ProofDataError
-from sluice.gateway.blocks.items import ItemKind, kind_of, kinds_of, payload_of
-from sluice.gateway.blocks.proofs import ProofKind, kind_of_signature
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from sluice.gateway.blocks.items import ItemKind, item_name, kind_of, kinds_of, payload_of
+from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.proofs.contents import (
     ContentsProof,
     ItemProof,
+    ProvenItem,
     claim_of,
+    is_of_record_file,
     verify_item_proof,
 )
 from sluice.gateway.commands.contexts import Chosen, Port
 from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.commands.verify_proof import as_json, describe, ledger_key_option, proof_verifier
 from sluice.gateway.logs import one_line
 from sluice.gateway.services.proof_service import REASON_KEY, UNDER_KEY
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
@@ -33,6 +33,7 @@ from sluice.gateway.transport.failures import why_failed_at
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import write_whole
 from sluice.publishers.commands.block import get_block
+from sluice.publishers.commands.verify_proof import as_json, describe, ledger_key_option, proof_verifier
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from sluice.publishers.rows.values import parsed, transaction_id_of
 
@@ -94,19 +95,7 @@ def command(
     if under is not None and under <= number:
         raise click.BadParameter(f"got {under}, expected a block above {number}", param_hint="--under")
     verifier = proof_verifier(key_texts) if key_texts else None
-    data = b""
-    for place, address in enumerate(nodes.addresses):
-        try:
-            node = _Node(address, tls)
-            wanted = node.place_of(number, transaction_id) if transaction_id is not None else index
-            assert wanted is not None
-            data = node.prove(number, wanted, under)
-            break
-        except (SourceUnreachable, SourceRefused) as error:
-            if place == len(nodes.addresses) - 1:
-                raise
-            click.echo(f"sluice: {one_line(str(error))}; asking the next node", err=True)
-    shown = claim_of(data) if verifier is None else verify_item_proof(data, verifier)
+    data, shown = _prove_by_any(nodes.addresses, tls, _Wanted(number, index, transaction_id, under), verifier)
     write_whole(path.resolve(), data, is_flushed=True)
     if is_json:
         report = {"proof_bytes": len(data), "is_checked": verifier is not None, **as_json(shown)}
@@ -118,38 +107,78 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be proved: an item by its place, or by its transaction."""
+
+    number: int
+    index: int | None
+    transaction_id: str | None
+    under: int | None
+
+    def __str__(self) -> str:
+        what = f"item {self.index}" if self.transaction_id is None else f"transaction {self.transaction_id}"
+        return f"proof of block {self.number} {what}"
+
+    def check(self, item: bytes) -> None:
+        """Raise ItemError if a proved item is not the wanted one, as far as that shows."""
+        kind = kind_of(item)
+        if self.index == 0 and kind != ItemKind.BLOCK_HEADER:
+            raise ItemError("item 0", item_name(kind), "a block header")
+        if self.transaction_id is not None and self.transaction_id not in _transactions_of(kind, item):
+            raise ItemError("item", "one without it", f"the transaction {self.transaction_id}")
+
+
+def _prove_by_any(
+    addresses: Sequence[str], tls: ClientTls | None, wanted: _Wanted, verifier: ProofVerifier | None
+) -> tuple[bytes, ProvenItem]:
+    """Return the file of a proof, and what it shows: by the first node whose proof holds."""
+    for place, address in enumerate(addresses):
+        try:
+            return _Node(address, tls).prove(wanted, verifier)
+        except (SourceUnreachable, SourceRefused) as error:
+            if place == len(addresses) - 1:
+                raise
+            click.echo(f"sluice: {one_line(str(error))}; asking the next node", err=True)
+    raise AssertionError(addresses)
+
+
+@dataclass(frozen=True, slots=True)
 class _Node:
     """A node that is asked for proofs."""
 
     address: str
     tls: ClientTls | None
 
-    def place_of(self, number: int, transaction_id: str) -> int:
-        """Return the place of the item with a transaction. Raises SourceRefused if there is no single one."""
-        places = _places_of(get_block(self.address, number, self.tls), transaction_id)
+    def prove(self, wanted: _Wanted, verifier: ProofVerifier | None) -> tuple[bytes, ProvenItem]:
+        """Return the file of a proof, and what it shows. Raises SourceRefused if it does not hold."""
+        try:
+            number, under = wanted.number, wanted.under
+            item = self._ask(number, self._place_of(wanted), under)
+            header = under_header = None
+            if kind_of(item.item) != ItemKind.BLOCK_HEADER and not is_of_record_file(item):
+                header = self._ask(number, 0, under)
+            if under is not None:
+                under_header = self._ask(under, 0, None)
+            data = ItemProof(number, item, header, under_header).to_bytes()
+            shown = claim_of(data) if verifier is None else verify_item_proof(data, verifier)
+            wanted.check(shown.item)
+        except (BlockRefused, ItemError, ProofDataError) as error:
+            raise SourceRefused(str(wanted), f"{self.address}: {error}") from error
+        return data, shown
+
+    def _place_of(self, wanted: _Wanted) -> int:
+        if wanted.index is not None:
+            return wanted.index
+        block = get_block(self.address, wanted.number, self.tls)
+        places = [
+            place
+            for place, (kind, item) in enumerate(zip(kinds_of(block.items), block.items, strict=True))
+            if wanted.transaction_id in _transactions_of(kind, item)
+        ]
         if len(places) != 1:
             got = f"{len(places)} items with it: {', '.join(map(str, places))}" if places else "none there"
-            raise SourceRefused(f"transaction {transaction_id} in block {number}", got)
+            raise SourceRefused(str(wanted), f"{self.address}: {got}")
         return places[0]
-
-    def prove(self, number: int, index: int, under: int | None) -> bytes:
-        """Return the file of a proof, whose parts fit together."""
-        item = self._ask(number, index, under)
-        header = under_header = None
-        is_header = kind_of(item.item) == ItemKind.BLOCK_HEADER
-        is_of_root = kind_of_signature(item.signature) is not ProofKind.UNKNOWN_SIGNATURE
-        if not is_header and (is_of_root or kind_of(item.item) != ItemKind.RECORD_FILE):
-            header = self._ask(number, 0, under)
-        if under is not None:
-            under_header = self._ask(under, 0, None)
-        try:
-            data = ItemProof(number, item, header, under_header).to_bytes()
-            claim_of(data)
-        except (BlockRefused, ProofDataError) as error:
-            raise SourceRefused(
-                f"proof of block {number} item {index}", f"{self.address}: {error}"
-            ) from error
-        return data
 
     def _ask(self, number: int, index: int, under: int | None) -> ContentsProof:
         wanted = f"proof of block {number} item {index}"
@@ -178,15 +207,6 @@ class _Node:
             name = code.Name(response.status) if response.status in code.values() else str(response.status)
             raise SourceRefused(wanted, f"{self.address} says {name}" + (f": {reason}" if reason else ""))
         return ContentsProof.of(response.block_content_proof, wanted)
-
-
-def _places_of(block: Block, transaction_id: str) -> Sequence[int]:
-    """Return the places of the items with a transaction: itself, or the record file that has it."""
-    return [
-        place
-        for place, (kind, item) in enumerate(zip(kinds_of(block.items), block.items, strict=True))
-        if transaction_id in _transactions_of(kind, item)
-    ]
 
 
 def _transactions_of(kind: int, item: bytes) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -43,7 +44,7 @@ from sluice.gateway.blocks.merkle import (
     tree_root,
 )
 from sluice.gateway.blocks.proofs import ProofKind, ProofVerifier, kind_of_proof, kind_of_signature
-from sluice.gateway.blocks.proofs.record_file import read_record_file
+from sluice.gateway.blocks.proofs.record_file import VERSION, read_record_file, read_record_file_proof
 from sluice.gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX, path_to_signed_root
 from sluice.gateway.blocks.refusal import RefusalKind
 from sluice.gateway.blocks.root_hash import (
@@ -62,14 +63,15 @@ __all__ = [
     "ProvableBlock",
     "ProvenItem",
     "claim_of",
+    "is_of_record_file",
     "verify_item_proof",
 ]
 
 ITEM_PROOF_BYTES_MAX: Final = 131_072_000
 """Bytes of a proof's file: those of the longest message, so of the longest item."""
-SIBLINGS_MAX: Final = STATE_PROOF_SIBLINGS_MAX + 256
-"""Siblings of a path: those of the longest state proof, and below them a block, a tree of all block hashes
-and the block of that."""
+SIBLINGS_MAX: Final = STATE_PROOF_SIBLINGS_MAX * 5 // 4 + 256
+"""Siblings of a path: those of the longest state proof, with its nodes of one child, and below them a block,
+a tree of all block hashes and the block of that."""
 _WHAT: Final = "item proof"
 _ALL_BLOCKS_LEAF, _PREVIOUS_BLOCK_LEAF = 1, 0
 """Leaves of the top tree: two hashes of the footer."""
@@ -162,6 +164,10 @@ class ProvableBlock:
         within = audit_path(beside.index(index), len(leaves), lambda begin, end: tree_root(leaves[begin:end]))
         return within + self._path_of_top(TOP_LEAF_OF_SUBTREE_0 + subtree)
 
+    def path_of_tree(self) -> list[Sibling]:
+        """Return the siblings from the root over the hashes of all blocks before to the block's root hash."""
+        return self._path_of_top(_ALL_BLOCKS_LEAF)
+
     def _path_of_top(self, leaf: int) -> list[Sibling]:
         top = self._top
         path = audit_path(leaf, len(top), lambda begin, end: tree_root(top[begin:end]))
@@ -209,8 +215,8 @@ class ProvableBlock:
             tree: from this block's root hash to the root over the hashes of all blocks before the later one.
         """
         following, signature = later.path_to_signature()
-        under = later._path_of_top(_ALL_BLOCKS_LEAF)
-        return ContentsProof(self.items[index], (*self.path_of(index), *tree, *under, *following), signature)
+        siblings = (*self.path_of(index), *tree, *later.path_of_tree(), *following)
+        return ContentsProof(self.items[index], siblings, signature)
 
 
 # --- the file -----------------------------------------------------------------------------------------------
@@ -246,6 +252,7 @@ class ItemProof:
         if len(data) > ITEM_PROOF_BYTES_MAX:
             raise ProofDataError(_WHAT, f"{len(data)} bytes", f"at most {ITEM_PROOF_BYTES_MAX}")
         message = item_proof_pb2.ItemProof()
+        _check_sibling_counts(data)
         try:
             message.ParseFromString(data)
         except DecodeError:
@@ -267,15 +274,35 @@ class ItemProof:
         return cls(message.block_number, proof, parts.get("header"), parts.get("under_header"))
 
 
-def _is_of_record_file(proof: ContentsProof) -> bool:
-    """Return whether nodes have signed the item, a record file, and no root hash."""
-    is_other = kind_of_signature(proof.signature) is ProofKind.UNKNOWN_SIGNATURE
-    return bool(proof.signature) and is_other and kind_of(proof.item) == ItemKind.RECORD_FILE
+def _check_sibling_counts(data: bytes) -> None:
+    """Refuse too many siblings before they are parsed: that takes 25 times their bytes."""
+    try:
+        for part in fields_of(data):
+            if isinstance(part.value, bytes):
+                count = sum(field.number == 2 for field in islice(fields_of(part.value), SIBLINGS_MAX + 3))
+                if count > SIBLINGS_MAX:
+                    raise ProofDataError(_WHAT, "more siblings", f"at most {SIBLINGS_MAX} in a part")
+    except ItemError as error:
+        raise ProofDataError(f"{_WHAT}: {error.what}", error.got, error.expected) from error
+
+
+def is_of_record_file(proof: ContentsProof) -> bool:
+    """Return whether nodes have signed the item, a record file, and no root hash.
+
+    Raises ItemError if the item is none.
+    """
+    if kind_of(proof.item) != ItemKind.RECORD_FILE:
+        return False
+    try:
+        version, signatures = read_record_file_proof(proof.signature)
+    except ProofDataError:
+        return False
+    return version == VERSION and bool(signatures)
 
 
 def _signed_part(proof: ContentsProof) -> ContentsProof:
     """Return a proof without what nodes have not signed of a record file."""
-    if not _is_of_record_file(proof):
+    if not is_of_record_file(proof):
         return proof
     contents = field_item(2, read_record_file(proof.item).contents)
     return ContentsProof(field_item(ItemKind.RECORD_FILE, contents), (), proof.signature)
@@ -327,7 +354,10 @@ def verify_item_proof(
     if trusted_root_hash not in root_hashes:
         got = ", ".join(one.hex() for one in root_hashes[:3]) or "signatures of a record file alone"
         raise _unproven("root hashes on the way", got, trusted_root_hash.hex())
-    return claim.shown._replace(signed_by=None)
+    assert way is not None
+    is_under = way.under_place is not None and way.under_place <= root_hashes.index(trusted_root_hash)
+    shown = claim.shown._replace(signed_by=None)
+    return shown if is_under else shown._replace(under_number=None)  # nothing speaks for what is above it
 
 
 def claim_of(data: bytes) -> ProvenItem:
@@ -349,18 +379,19 @@ def _read(data: bytes) -> tuple[_Way | None, _Claim]:
     """Read a file: the item's way, if it has one, and what the file shows if its signature holds."""
     proof = ItemProof.from_bytes(data)
     try:
-        if _is_of_record_file(proof.item):
+        kind = kind_of(proof.item.item)
+        if kind == ItemKind.RECORD_FILE and not proof.item.siblings:
             return None, _claim_of_record_file(proof)
-        return _claim_of_paths(proof, kind_of(proof.item.item))
+        return _claim_of_paths(proof, kind)
     except ItemError as error:
         raise ProofDataError(f"{_WHAT}: {error.what}", error.got, error.expected) from error
 
 
 def _claim_of_record_file(proof: ItemProof) -> _Claim:
-    item, siblings, signature = proof.item
-    if proof.header is not None or proof.under_header is not None or siblings:
-        raise ProofDataError(_WHAT, "paths beside signatures of a record file", "the record file alone")
-    if [field.number for field in fields_of(payload_of(item))] != [2]:
+    item, _, signature = proof.item
+    if proof.header is not None or proof.under_header is not None:
+        raise ProofDataError(_WHAT, "headers beside signatures of a record file", "the record file alone")
+    if [field.number for field in islice(fields_of(payload_of(item)), 2)] != [2]:
         raise ProofDataError(f"{_WHAT}: record file", "more than its nodes have signed", "its contents alone")
     number = read_record_file(item).block_number
     if number != proof.block_number:
@@ -388,6 +419,8 @@ def _claim_of_paths(proof: ItemProof, kind: int) -> tuple[_Way, _Claim]:
     header = read_header(header_item, kind_of(header_item))
     if header.number != proof.block_number:
         raise _unproven("header", f"block {header.number}", f"block {proof.block_number}")
+    if leaf_hash(header.timestamp) != way.time_leaf:
+        raise _unproven("header: block_timestamp", "another time", "that of the block's root hash")
     if under is not None:
         assert way.under is not None
         way.under.check_holds(under)
@@ -446,12 +479,17 @@ class _Way:
             begin = end
             self.block_root_hashes.append(value)
         self._ends = ends[::-1]
-        self._under_place = None if under_end is None else self._ends.index(under_end)
+        self.under_place = None if under_end is None else self._ends.index(under_end)
 
     @property
     def root_hash(self) -> bytes:
         """That of the item's block."""
         return self.block_root_hashes[0]
+
+    @property
+    def time_leaf(self) -> bytes:
+        """The hash of the time of the item's block."""
+        return self._siblings[self._ends[0] - 1].hash
 
     @property
     def signed_root_hash(self) -> bytes:
@@ -461,7 +499,7 @@ class _Way:
     @property
     def under(self) -> _Joint | None:
         """Where the later block is whose tree the way leads through."""
-        return None if self._under_place is None else self.joint(self._under_place)
+        return None if self.under_place is None else self.joint(self.under_place)
 
     def joint(self, place: int) -> _Joint:
         """Return a block on the way; 0: the item's own."""

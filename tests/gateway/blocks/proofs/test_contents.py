@@ -15,7 +15,7 @@ from sluice.gateway.api import block_pb2, item_proof_pb2, proof_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import BlockRefused, NotProvable, ProofDataError
 from sluice.gateway.blocks.items import field_item, kinds_of
-from sluice.gateway.blocks.merkle import Sibling, audit_path
+from sluice.gateway.blocks.merkle import Sibling, audit_path, sides_of
 from sluice.gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook
 from sluice.gateway.blocks.proofs.contents import (
     ContentsProof,
@@ -27,6 +27,7 @@ from sluice.gateway.blocks.proofs.contents import (
 )
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from tests.gateway.block_makers import block_items
 from tests.gateway.blocks.proofs import real, record_files
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.blocks.proofs.state_proofs import len_field
@@ -369,6 +370,34 @@ def test_a_record_file_is_proved_by_its_nodes_alone() -> None:
     assert shown == expected == claim_of(data)
 
 
+@pytest.mark.parametrize("size", [2920, 3432])
+def test_a_record_file_proof_may_have_the_length_of_another_signature(size: int) -> None:
+    """Signatures of zeros do not count."""
+    inner = record_files.contents()
+    good = [(one, record_files.sign(inner, one)) for one in range(3)]
+    short = len(record_files.record_file_proof([*good, (4, b"")]))
+    padded = record_files.record_file_proof([*good, (4, bytes(size - short - 2))])
+    assert len(padded) == size
+    items = record_files.block_items(record_files.record_file_item(inner), padded)
+    data = ItemProof(0, ProvableBlock(items).prove(1), None).to_bytes()
+    assert verify_item_proof(data, book(4)).signed_by is ProofKind.RECORD_FILE
+
+
+def test_nothing_above_a_trusted_root_hash_is_shown() -> None:
+    """Whoever invents a later block has no signature for it."""
+    block = provable(4)
+    path = [Sibling(is_left, bytes(48)) for is_left in sides_of(4, 9_999_999)]
+    root = climbed(made()[0].roots[4], [(one.is_left, one.hash) for one in path])
+    later = ProvableBlock(block_items(9_999_999, all_blocks=root))
+    item = block.prove_under(0, later, path)
+    data = ItemProof(4, item, None, later.prove(0)).to_bytes()
+    assert claim_of(data).under_number == 9_999_999
+    shown = verify_item_proof(data, trusted_root_hash=made()[0].roots[4])
+    assert (shown.block_number, shown.under_number) == (4, None)
+    with pytest.raises(BlockRefused):
+        verify_item_proof(data, made_verifier())
+
+
 def test_nothing_proves_an_item_beside_a_record_file() -> None:
     block, _ = record_block([0, 1, 2])
     with pytest.raises(NotProvable, match="proofs of block 0: got RSA record-file proof"):
@@ -396,7 +425,7 @@ def test_a_record_file_is_refused_with_other_contents_or_too_few_signers() -> No
         (data.replace(b"SNAPSHOT", b"SNAPSHOX"), None),
         (ItemProof(4, block.prove(1), None).to_bytes(), "got 4, expected 3, as the record file says"),
         (ItemProof(3, few.prove(1), None).to_bytes(), "got 1 nodes that signed"),
-        (ItemProof(3, block.prove(1), few.prove_under(0, provable(5), [])).to_bytes(), "paths beside"),
+        (ItemProof(3, block.prove(1), provable(3).prove(0)).to_bytes(), "headers beside"),
     ):
         if other != data:
             with pytest.raises((BlockRefused, ProofDataError), match=why):
@@ -514,7 +543,8 @@ def test_a_proof_under_another_block_is_refused() -> None:
 def test_a_trusted_root_hash_must_be_on_the_way() -> None:
     data, roots = file_under(3, 1, 10), made()[0].roots
     for number in (3, 10, 11):  # block 11 signs block 10
-        assert verify_item_proof(data, trusted_root_hash=roots[number]).signed_by is None
+        shown = verify_item_proof(data, trusted_root_hash=roots[number])
+        assert (shown.signed_by, shown.under_number) == (None, None if number == 3 else 10)
     for root_hash in (roots[4], bytes(48)):
         with pytest.raises(BlockRefused, match="root hashes on the way"):
             verify_item_proof(data, trusted_root_hash=root_hash)
@@ -537,7 +567,8 @@ def test_only_the_canonical_encoding_is_a_proof() -> None:
         (sibling.SerializeToString(deterministic=True), "got is_first and 0 bytes, expected 48 bytes"),
         (short.SerializeToString(deterministic=True), "sibling 0: got .*47 bytes"),
         (b"", "got no item"),
-        (b"\xff" * 40, "do not parse"),
+        (b"\xff" * 40, "got a varint of more than 10 bytes"),
+        (b"\x12\x02\x12\x00", "do not parse|got no item|siblings|item"),
     ):
         with pytest.raises(ProofDataError, match=why):
             verify_item_proof(other, ED25519)
@@ -555,7 +586,7 @@ def test_an_item_that_the_root_hash_does_not_cover_has_no_proof() -> None:
 
 
 def test_a_message_with_more_siblings_than_any_proof_has_is_refused() -> None:
-    siblings = [proof_pb2.MerkleSiblingHash(sibling_hash=bytes(48))] * 20_300
+    siblings = [proof_pb2.MerkleSiblingHash(sibling_hash=bytes(48))] * 25_300
     message = proof_pb2.BlockContentsProof(block_item=b"\x22\0", sibling_hashes=siblings)
-    with pytest.raises(ProofDataError, match="got 20300 siblings, expected at most"):
+    with pytest.raises(ProofDataError, match="got 25300 siblings, expected at most"):
         ContentsProof.of(message)

@@ -16,8 +16,9 @@ from sluice.gateway.blocks.proofs import ProofKind, ProofVerifier
 from sluice.gateway.blocks.proofs.contents import ITEM_PROOF_BYTES_MAX, ProvenItem, verify_item_proof
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.commands.parameter_types import NamedPath
-from sluice.gateway.regular_files import replace_file
+from sluice.gateway.regular_files import open_regular
 from sluice.gateway.store.trust_store import given_address_book, given_ledger
+from sluice.publishers.blocks.block_files import write_whole
 
 __all__ = ["as_json", "command", "describe", "ledger_key_option", "proof_verifier"]
 
@@ -64,7 +65,11 @@ def _root_hash(context: click.Context, parameter: click.Parameter, text: str | N
     help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
 )
 @click.option(
-    "--out", "item_path", type=NamedPath(path_type=Path), metavar="FILE", help="Write the proven item there."
+    "--out",
+    "item_path",
+    type=NamedPath(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the proven item there.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
@@ -83,11 +88,10 @@ def command(
     if bool(key_texts) == (trusted_root_hash is not None):
         raise click.UsageError("give the network's key with --ledger-key, or a --root-hash that you trust")
     proofs = proof_verifier(key_texts, rsa_threshold) if key_texts else None
-    size_bytes = path.stat().st_size
-    if size_bytes > ITEM_PROOF_BYTES_MAX:
-        raise ProofDataError(f"item proof {path}", f"{size_bytes} bytes", f"at most {ITEM_PROOF_BYTES_MAX}")
+    with open_regular(path) as file:
+        data = file.read(ITEM_PROOF_BYTES_MAX + 1)
     try:
-        shown = verify_item_proof(path.read_bytes(), proofs, trusted_root_hash=trusted_root_hash)
+        shown = verify_item_proof(data, proofs, trusted_root_hash=trusted_root_hash)
     except (BlockRefused, ProofDataError) as error:
         if not is_json:
             raise
@@ -95,7 +99,7 @@ def command(
         click.echo(json.dumps({"holds": False, "problem": problem}))
         click.get_current_context().exit(1)
     if item_path is not None:
-        replace_file(item_path, shown.item)
+        write_whole(item_path.resolve(), shown.item, is_flushed=True)
     if is_json:
         click.echo(json.dumps({"holds": True, **as_json(shown)}))
         return
