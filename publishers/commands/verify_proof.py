@@ -19,6 +19,7 @@ from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.regular_files import open_regular
 from sluice.gateway.store.trust_store import given_address_book, given_ledger
 from sluice.publishers.blocks.block_files import write_whole
+from sluice.publishers.errors import BlockFileError
 
 __all__ = ["as_json", "command", "describe", "ledger_key_option", "proof_verifier"]
 
@@ -88,8 +89,11 @@ def command(
     if bool(key_texts) == (trusted_root_hash is not None):
         raise click.UsageError("give the network's key with --ledger-key, or a --root-hash that you trust")
     proofs = proof_verifier(key_texts, rsa_threshold) if key_texts else None
-    with open_regular(path) as file:
-        data = file.read(ITEM_PROOF_BYTES_MAX + 1)
+    try:
+        with open_regular(path) as file:
+            data = file.read(ITEM_PROOF_BYTES_MAX + 1)
+    except OSError as error:
+        raise BlockFileError(str(path), error.strerror or str(error)) from error
     try:
         shown = verify_item_proof(data, proofs, trusted_root_hash=trusted_root_hash)
     except (BlockRefused, ProofDataError) as error:
