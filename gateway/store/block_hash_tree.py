@@ -139,7 +139,7 @@ class BlockHashTree:
                     leaves = [self._root_hash(number) for number in self._blocks_of(group)]
             except PageUnchecked:
                 if archived_roots is None:
-                    return True
+                    return False
                 leaves = self._leaves_in_archive(group, archived_roots)
             self._note(group, leaves)
         return wanted < complete
