@@ -21,6 +21,14 @@ from sluice.gateway.blocks.merkle import HASH_SIZE
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.limits import HEADER_SIZE_MAX
 
+try:
+    from sluice.gateway.blocks._many_items import kinds as _kinds_at_once
+except ImportError:  # there was no compiler
+
+    def _kinds_at_once(items: Sequence[bytes], /) -> list[int] | None:
+        return None
+
+
 __all__ = [
     "VARINT_SIZE_MAX",
     "Footer",
@@ -38,6 +46,7 @@ __all__ = [
     "item_name",
     "kind_of",
     "kinds_of",
+    "kinds_one_by_one",
     "payload_of",
     "proof_of",
     "read_footer",
@@ -138,6 +147,12 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     Raises:
         ItemError: it names the first bad item, counted from `first_index`.
     """
+    kinds = _kinds_at_once(items)
+    return kinds_one_by_one(items, first_index) if kinds is None else kinds
+
+
+def kinds_one_by_one(items: Sequence[bytes], first_index: int = 0) -> list[int]:
+    """As `kinds_of`, where there is no compiled module, and to say which item is bad."""
     kinds: list[int] = []
     append = kinds.append
     kind_of_tag = _KIND_OF_TAG

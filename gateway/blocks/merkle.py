@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import Final, NamedTuple, Self
 
 try:  # compiled where there is a compiler
-    from sluice.gateway.blocks import _leaves
+    from sluice.gateway.blocks import _many_items
 except ImportError:
     _IN_LANES, _LANES = False, 0
 else:
-    _IN_LANES, _LANES = True, _leaves.LANES_MAX
+    _IN_LANES, _LANES = True, _many_items.LANES_MAX
 
 __all__ = [
     "EMPTY_HASH",
@@ -93,7 +93,7 @@ def leaf_hashes(
         subtree_of_kind: -1: items of this kind have no leaf.
     """
     if _IN_LANES and (_LANES > 1 or sum(map(len, items)) < _SCALAR_SIZE_MAX * len(items)):
-        return _leaves.leaves(items, kinds, subtree_of_kind, subtree_count, _LONG_SIZE, leaf_hash)
+        return _many_items.leaves(items, kinds, subtree_of_kind, subtree_count, _LONG_SIZE, leaf_hash)
     return leaf_hashes_one_by_one(items, kinds, subtree_of_kind, subtree_count)
 
 
@@ -111,7 +111,7 @@ def leaf_hashes_one_by_one(
 def parents(hashes: bytes) -> bytes:
     """Return the hashes of the inner nodes over pairs of hashes, joined as they are."""
     if _IN_LANES and len(hashes) > _FEW_PAIRS * 2 * HASH_SIZE:
-        return _leaves.parents(hashes)
+        return _many_items.parents(hashes)
     return parents_one_by_one(hashes)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from sluice.gateway.blocks.items import (
     header_of,
     kind_of,
     kinds_of,
+    kinds_one_by_one,
     payload_of,
     proof_of,
     stream_entry_item,
@@ -290,3 +293,30 @@ def test_another_encoding_of_a_stream_entry_is_refused(item: str, text: str) -> 
     with pytest.raises(ItemError) as caught:
         stream_entry_of(bytes.fromhex(item))
     assert str(caught.value).startswith(text)
+
+
+def _item_of_size(size: int) -> bytes:
+    return field_item(1 + size % 3_000, bytes(size))
+
+
+@given(st.lists(st.one_of(st.binary(max_size=12), st.integers(0, 20_000).map(_item_of_size)), max_size=6))
+def test_many_items_at_once_have_the_kinds_that_they_have_one_by_one(given_items: list[bytes]) -> None:
+    try:
+        expected = [kind_of(item) for item in given_items]
+    except ItemError:
+        with pytest.raises(ItemError) as refused:
+            kinds_one_by_one(given_items, 3)
+        with pytest.raises(ItemError, match=re.escape(str(refused.value))):
+            kinds_of(given_items, 3)
+    else:
+        assert kinds_of(given_items) == kinds_one_by_one(given_items) == expected
+
+
+def test_every_kind_and_length_is_read_at_once() -> None:
+    for kind in (1, 15, 16, 1008, 2047, 2048, items.FIELD_NUMBER_MAX):
+        for size in (0, 1, 127, 128, 129, 16_383, 16_384, 70_000):
+            item = field_item(kind, bytes(size))
+            assert kinds_of([item, item]) == kinds_one_by_one([item, item]) == [kind, kind]
+            for bad in (item[:-1], item + b"\0", b"\x80" + item):
+                with pytest.raises(ItemError):
+                    kinds_of([item, bad])

@@ -25,11 +25,11 @@ from sluice.gateway.blocks.merkle import (
 )
 
 try:
-    from sluice.gateway.blocks import _leaves
+    from sluice.gateway.blocks import _many_items
 except ImportError:
     LANES: list[int] = []
 else:
-    LANES = [lanes for lanes in (1, 4, 8) if lanes <= _leaves.LANES_MAX]
+    LANES = [lanes for lanes in (1, 4, 8) if lanes <= _many_items.LANES_MAX]
 OF_KIND = {2: 0, 4: 1, 5: 3, 9: -1, 1008: 2}
 
 
@@ -82,7 +82,7 @@ def test_the_hash_is_the_same_on_both_sides_of_every_block_border(size: int) -> 
 
 def in_lanes(items: list[bytes], kinds: list[int], lanes: int) -> list[bytes]:
     """`leaf_hashes` of the compiled module, in so many lanes."""
-    return _leaves.leaves(items, kinds, OF_KIND, 4, 32_768, leaf_hash, lanes)
+    return _many_items.leaves(items, kinds, OF_KIND, 4, 32_768, leaf_hash, lanes)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -117,7 +117,7 @@ def test_lanes_hash_pairs_as_one_by_one(lanes: int) -> None:
         expected = b"".join(
             inner_hash(pairs[at : at + 48], pairs[at + 48 : at + 96]) for at in range(0, 96 * count, 96)
         )
-        assert _leaves.parents(pairs, lanes) == parents(pairs) == parents_one_by_one(pairs) == expected
+        assert _many_items.parents(pairs, lanes) == parents(pairs) == parents_one_by_one(pairs) == expected
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -134,21 +134,25 @@ def test_the_compiled_module_refuses_what_it_cannot_hash() -> None:
     item, kinds = [b"item"], [4]
     for call, error, words in (
         (
-            lambda: _leaves.leaves(item, [4, 4], OF_KIND, 4, 9, leaf_hash),
+            lambda: _many_items.leaves(item, [4, 4], OF_KIND, 4, 9, leaf_hash),
             ValueError,
             "kinds: got 2, expected 1",
         ),
-        (lambda: _leaves.leaves(item, [6], OF_KIND, 4, 9, leaf_hash), KeyError, "6"),
-        (lambda: _leaves.leaves(item, kinds, {4: 4}, 4, 9, leaf_hash), ValueError, "got 4, expected -1 to 3"),
-        (lambda: _leaves.leaves(item, kinds, {4: -2}, 4, 9, leaf_hash), ValueError, "got -2"),
-        (lambda: _leaves.leaves(item, kinds, {4: "x"}, 4, 9, leaf_hash), TypeError, "str"),  # type: ignore[dict-item]
-        (lambda: _leaves.leaves(item, kinds, OF_KIND, 65, 9, leaf_hash), ValueError, "count: got 65"),
-        (lambda: _leaves.leaves(["x"], kinds, OF_KIND, 4, 9, leaf_hash), TypeError, "item 0: got str"),  # type: ignore[list-item]
-        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 1, lambda _: b"short"), ValueError, "48 bytes"),
-        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 1, lambda _: [][0]), IndexError, "range"),
-        (lambda: _leaves.leaves(item, kinds, OF_KIND, 4, 9, leaf_hash, 3), ValueError, "lanes: got 3"),
-        (lambda: _leaves.parents(bytes(95)), ValueError, "got 95 bytes, expected pairs of 48"),
-        (lambda: _leaves.parents(b"", 16), ValueError, "lanes: got 16"),
+        (lambda: _many_items.leaves(item, [6], OF_KIND, 4, 9, leaf_hash), KeyError, "6"),
+        (
+            lambda: _many_items.leaves(item, kinds, {4: 4}, 4, 9, leaf_hash),
+            ValueError,
+            "got 4, expected -1 to 3",
+        ),
+        (lambda: _many_items.leaves(item, kinds, {4: -2}, 4, 9, leaf_hash), ValueError, "got -2"),
+        (lambda: _many_items.leaves(item, kinds, {4: "x"}, 4, 9, leaf_hash), TypeError, "str"),  # type: ignore[dict-item]
+        (lambda: _many_items.leaves(item, kinds, OF_KIND, 65, 9, leaf_hash), ValueError, "count: got 65"),
+        (lambda: _many_items.leaves(["x"], kinds, OF_KIND, 4, 9, leaf_hash), TypeError, "item 0: got str"),  # type: ignore[list-item]
+        (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 1, lambda _: b"short"), ValueError, "48 bytes"),
+        (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 1, lambda _: [][0]), IndexError, "range"),
+        (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 9, leaf_hash, 3), ValueError, "lanes: got 3"),
+        (lambda: _many_items.parents(bytes(95)), ValueError, "got 95 bytes, expected pairs of 48"),
+        (lambda: _many_items.parents(b"", 16), ValueError, "lanes: got 16"),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -1,9 +1,10 @@
-"""The module that `_leaves.c` becomes where it is built."""
+"""The module that `_many_items.c` becomes where it is built."""
 
 from collections.abc import Callable, Sequence
 
 LANES_MAX: int
 
+def kinds(items: Sequence[bytes], /) -> list[int] | None: ...
 def leaves(
     items: Sequence[bytes],
     kinds: Sequence[int],

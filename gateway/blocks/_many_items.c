@@ -1,8 +1,8 @@
-/* The hashes of a block's leaves and inner nodes, many in one call: SHA-384 in the lanes of vectors.
+/* What is done with each of many items in one call: their kinds, and the hashes of their leaves and inner nodes.
  *
- * Called one by one from Python, a short item costs more in the calls than in the hash. A processor with AVX-512
- * hashes eight messages at once, one with AVX2 four. `sluice.gateway.blocks.merkle` does the same in Python where
- * this module was not built, and the tests compare both.
+ * Called one by one from Python, a short item costs more in the calls than in the work. A processor with AVX-512
+ * hashes eight messages at once, one with AVX2 four. `sluice.gateway.blocks.items` and `merkle` do the same in Python
+ * where this module was not built, and the tests compare both.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -176,6 +176,62 @@ static int checked_lanes(int wanted)
     return 0;
 }
 
+/* The next byte is behind it; 0 and more, or -1: not the shortest form of a number below 2^32. */
+static int64_t read_varint(const uint8_t **at, const uint8_t *end)
+{
+    uint64_t value = 0;
+
+    for (int shift = 0; shift < 35 && *at < end; shift += 7) {
+        uint8_t byte = *(*at)++;
+
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80)
+            return (byte == 0 && shift > 0) || value > UINT32_MAX ? -1 : (int64_t)value;
+    }
+    return -1;
+}
+
+PyDoc_STRVAR(kinds_doc,
+"kinds(items, /) -> list[int] | None\n\n"
+"Return the field number of each item; None if one is not a single length-delimited field in its shortest form.");
+
+static PyObject *kinds(PyObject *module, PyObject *given_items)
+{
+    PyObject *items, *result;
+
+    (void)module;
+    if ((items = PySequence_Tuple(given_items)) == NULL)
+        return NULL;
+    result = PyList_New(PyTuple_GET_SIZE(items));
+    for (Py_ssize_t i = 0; result != NULL && i < PyTuple_GET_SIZE(items); i++) {
+        PyObject *item = PyTuple_GET_ITEM(items, i), *kind;
+        const uint8_t *at, *end;
+        int64_t tag, length;
+
+        if (!PyBytes_Check(item)) {
+            PyErr_Format(PyExc_TypeError, "item %zd: got %s, expected bytes", i, Py_TYPE(item)->tp_name);
+            Py_CLEAR(result);
+            break;
+        }
+        at = (const uint8_t *)PyBytes_AS_STRING(item);
+        end = at + PyBytes_GET_SIZE(item);
+        tag = read_varint(&at, end);
+        length = tag < 0 ? -1 : read_varint(&at, end);
+        if (length < 0 || (tag & 7) != 2 || tag >> 3 == 0 || length != end - at) {
+            Py_DECREF(result);
+            Py_DECREF(items);
+            Py_RETURN_NONE;
+        }
+        if ((kind = PyLong_FromLong((long)(tag >> 3))) == NULL) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyList_SET_ITEM(result, i, kind);
+    }
+    Py_DECREF(items);
+    return result;
+}
+
 PyDoc_STRVAR(leaves_doc,
 "leaves(items, kinds, subtree_of_kind, count, long_size, hash_long, lanes=0, /) -> list[bytes]\n\n"
 "Return the leaf hashes of the items of each of `count` subtrees, 48 bytes after 48 bytes.\n\n"
@@ -346,6 +402,7 @@ static PyObject *parents(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
+    {"kinds", kinds, METH_O, kinds_doc},
     {"leaves", leaves, METH_VARARGS, leaves_doc},
     {"parents", parents, METH_VARARGS, parents_doc},
     {NULL, NULL, 0, NULL},
@@ -362,11 +419,11 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_leaves", "SHA-384 of leaves and inner nodes, many in one call.", 0, methods, slots,
+    PyModuleDef_HEAD_INIT, "_many_items", "What is done with each of many items in one call.", 0, methods, slots,
     NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__leaves(void)
+PyMODINIT_FUNC PyInit__many_items(void)
 {
     return PyModuleDef_Init(&definition);
 }
