@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Self
 
 from sluice.gateway.blocks.errors import ChainMisuse, ChainStateError
-from sluice.gateway.blocks.merkle import EMPTY_HASH, HASH_SIZE, StreamingTree
+from sluice.gateway.blocks.merkle import EMPTY_HASH, GROUP_LEAVES, HASH_SIZE, StreamingTree
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
 
@@ -85,6 +85,17 @@ class Chain:
     def all_blocks_root_of_last(self) -> bytes | None:
         """Field 2 that the last block's footer must have, if known."""
         return None if self._tree_before is None else self._tree_before.root()
+
+    @property
+    def group_before(self) -> tuple[int, bytes] | None:
+        """Number and root of the group of 256 root hashes that the last block's footer is the first to cover.
+
+        None: it does not end there, or a start has not read it.
+        """
+        tree = self._tree_before
+        if tree is None or tree.group_root is None or tree.leaf_count % GROUP_LEAVES:
+            return None
+        return tree.leaf_count // GROUP_LEAVES - 1, tree.group_root
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
         """Return why the block does not continue the chain, or None if it does."""

@@ -19,6 +19,7 @@ else:
 
 __all__ = [
     "EMPTY_HASH",
+    "GROUP_LEAVES",
     "HASH_SIZE",
     "SINGLE_CHILD",
     "Sibling",
@@ -54,6 +55,8 @@ def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
 _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
+GROUP_LEAVES: Final = 256
+_GROUP_HEIGHT: Final = GROUP_LEAVES.bit_length() - 1
 _LONG_SIZE: Final = 32 * 1024
 """Bytes from which on OpenSSL is faster than one of many lanes that wait for it."""
 _SCALAR_SIZE_MAX: Final = 512
@@ -183,10 +186,12 @@ def _beside(index: int, leaf_count: int) -> list[tuple[int, int]]:
 class StreamingTree:
     """A Merkle tree over a stream of leaves, which are hashes."""
 
-    __slots__ = ("_peaks", "leaf_count")
+    __slots__ = ("_peaks", "group_root", "leaf_count")
 
     def __init__(self) -> None:
         self.leaf_count = 0
+        self.group_root: bytes | None = None
+        """The root over the last 256 leaves that were pushed and are a perfect subtree."""
         # By height: the root of a perfect subtree, if the count has a 1 bit there.
         self._peaks: list[bytes | None] = []
 
@@ -199,6 +204,8 @@ class StreamingTree:
             peaks[height] = None
             node = inner_hash(peak, node)
             height += 1
+            if height == _GROUP_HEIGHT:
+                self.group_root = node
         if height == len(peaks):
             peaks.append(node)
         else:
@@ -234,6 +241,7 @@ class StreamingTree:
         tree = type(self)()
         tree.leaf_count = self.leaf_count
         tree._peaks = self._peaks.copy()
+        tree.group_root = self.group_root
         return tree
 
     def state(self) -> tuple[int, tuple[bytes, ...]]:

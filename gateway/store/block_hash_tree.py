@@ -24,7 +24,15 @@ from typing import Final
 from sluice.datastream.errors import DatastreamError, PageUnchecked
 from sluice.datastream.file.page_sums import without_fetching
 from sluice.gateway.blocks.errors import LayoutError, NotProvable
-from sluice.gateway.blocks.merkle import HASH_SIZE, Sibling, audit_path, climb, inner_hash, tree_root
+from sluice.gateway.blocks.merkle import (
+    GROUP_LEAVES,
+    HASH_SIZE,
+    Sibling,
+    audit_path,
+    climb,
+    inner_hash,
+    tree_root,
+)
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.logs import fields
 from sluice.gateway.store.block_store import BlockStore
@@ -33,7 +41,7 @@ __all__ = ["GROUP_BLOCKS", "BlockHashTree"]
 
 log = logging.getLogger(__name__)
 
-GROUP_BLOCKS: Final = 256
+GROUP_BLOCKS: Final = GROUP_LEAVES
 """Leaves of a group, and groups of a larger one. Notes are kept by it: another value needs another key."""
 GROUPS_AT_ONCE: Final = 16
 """Groups that one call notes at most: some 0.1 s of reading."""
@@ -66,6 +74,8 @@ class BlockHashTree:
         self._archived_roots = archived_roots
         self._lock = threading.Lock()
         self._noted: int | None = None
+        self._in_chain: tuple[int, bytes] | None = None
+        """The group that the chain has just completed, and its root: nothing has to be read."""
         self._in_archive: tuple[int, Iterator[tuple[int, bytes]]] | None = None
         """The number of the next root hash that is read there."""
 
@@ -80,6 +90,7 @@ class BlockHashTree:
 
         def look() -> None:
             if (self._store.last_number or 0) % self._group_blocks == 0:
+                self._in_chain = self._store.chain.group_before
                 grown.set()
 
         stop_looking = self._store.on_advance(look)
@@ -134,25 +145,28 @@ class BlockHashTree:
         complete, noted = (self._store.last_number or 0) // self._group_blocks, self._count()
         wanted = min(complete, noted + GROUPS_AT_ONCE)
         for group in range(noted, wanted):
+            numbers, known = self._blocks_of(group), self._in_chain
+            if known is not None and known[0] == group and len(numbers) == GROUP_BLOCKS:
+                self._note(group, known[1], self._root_hash(numbers[-1]))
+                continue
             try:
                 with without_fetching():
-                    leaves = [self._root_hash(number) for number in self._blocks_of(group)]
+                    leaves = [self._root_hash(number) for number in numbers]
             except PageUnchecked:
                 if archived_roots is None:
                     return False
-                leaves = self._leaves_in_archive(group, archived_roots)
-            self._note(group, leaves)
+                leaves = self._leaves_in_archive(numbers, archived_roots)
+            self._note(group, tree_root(leaves), leaves[-1])
         return wanted < complete
 
     def _blocks_of(self, group: int) -> range:
         return range(group * self._group_blocks, (group + 1) * self._group_blocks)
 
-    def _leaves_in_archive(self, group: int, archived_roots: _ArchivedRoots) -> list[bytes]:
+    def _leaves_in_archive(self, numbers: range, archived_roots: _ArchivedRoots) -> list[bytes]:
         """Read root hashes in the indexes of segments: reading their pages would take as long as the archive.
 
         The indexes are read on from group to group. The last blocks of a group may be on the disk.
         """
-        numbers = self._blocks_of(group)
         leaves: list[bytes] = []
         if self._in_archive is None or self._in_archive[0] != numbers.start:
             self._in_archive = numbers.start, iter(archived_roots(self._store.entry_of(numbers.start)))
@@ -200,9 +214,9 @@ class BlockHashTree:
             count //= self._group_blocks
         return True
 
-    def _note(self, group: int, leaves: list[bytes]) -> None:
+    def _note(self, group: int, root: bytes, last: bytes) -> None:
         """Note a group, and the larger ones that end with it, all at once: a batch takes all or none."""
-        index, root, last = group, tree_root(leaves), leaves[-1]
+        index = group
         notes: dict[bytes, bytes] = {}
         for level in range(1, _LEVELS + 1):
             notes[_key(level, index)] = root + last

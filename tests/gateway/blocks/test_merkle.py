@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
+    GROUP_LEAVES,
     StreamingTree,
     inner_hash,
     leaf_hash,
@@ -212,3 +213,14 @@ def test_a_state_that_does_not_hold_together_is_refused(leaf_count: int, stack: 
         ValueError, match=r"^tree state: got \d hashes of .* bytes for -?\d leaves, expected one"
     ):
         StreamingTree.from_state(leaf_count, stack)
+
+
+def test_the_root_of_the_last_whole_group_is_kept() -> None:
+    leaves = hashes(3 * GROUP_LEAVES)
+    tree = StreamingTree()
+    for count, leaf in enumerate(leaves, 1):
+        tree.push(leaf)
+        begin = (count // GROUP_LEAVES - 1) * GROUP_LEAVES
+        if count % GROUP_LEAVES in (0, 1, GROUP_LEAVES - 1):
+            expected = None if begin < 0 else defined_root(leaves[begin : begin + GROUP_LEAVES])
+            assert tree.group_root == tree.copy().group_root == expected
