@@ -15,6 +15,8 @@ import sluice.publishers.spark
 
 if __name__ == "__main__":
     warnings.simplefilter("error")  # a name that cannot be documented is a mistake of ours
+    # `from` is a word of Python, so the types of options with it have bases that are not classes.
+    warnings.filterwarnings("ignore", r"Cannot determine where .*Options\.")
     # The names of this package are imported when they are asked for, and pdoc asks for none.
     vars(sluice.publishers.spark).update(
         {name: getattr(sluice.publishers.spark, name) for name in sluice.publishers.spark.__all__}
