@@ -223,7 +223,11 @@ class BlockHashTree:
             if (index + 1) % self._group_blocks:
                 break
             first, index = index + 1 - self._group_blocks, index // self._group_blocks
-            before = [self._noted_root(level, first + place) for place in range(self._group_blocks - 1)]
+            try:
+                before = [self._noted_root(level, first + place) for place in range(self._group_blocks - 1)]
+            except NotProvable as error:  # the index has lost it, or cannot be read now: look again
+                self._noted = None
+                raise LayoutError(error.what, error.got, error.expected) from error
             root = tree_root([*before, root])
         with self._lock:
             if self._noted == group:  # else a request has noted it meanwhile

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import grpc
@@ -27,7 +28,9 @@ from sluice.publishers.blocks.block_writer import BlockWriter
 from sluice.publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import number_of
 
-__all__ = ["command", "get_block"]
+__all__ = ["ask_node", "command", "get_block"]
+
+AnswerT = TypeVar("AnswerT")
 
 _ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
     (".gz", "blk.gz"),
@@ -132,8 +135,34 @@ def get_block(
     def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
         return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=timeout_seconds)
 
+    response = ask_node(address, tls, wanted, get, timeout_seconds, options)
+    code = node_pb2.BlockResponse.Code
+    if response.status != code.SUCCESS:
+        name = code.Name(response.status) if response.status in code.values() else str(response.status)
+        raise SourceRefused(wanted, f"{address} says {name}")
+    return Block.from_items(response.block.items)
+
+
+def ask_node(
+    address: str,
+    tls: ClientTls | None,
+    wanted: str,
+    call: Callable[[grpc.Channel], AnswerT],
+    timeout_seconds: float = limits.BLOCK_SECONDS,
+    options: Sequence[tuple[str, str | int]] = WHOLE_BLOCKS,
+) -> AnswerT:
+    """Call a node once.
+
+    Args:
+        wanted: what is asked for, in words.
+        timeout_seconds: that of `call`.
+
+    Raises:
+        SourceUnreachable: the node does not answer in time.
+        SourceRefused: it cannot be reached, or ends the call.
+    """
     try:
-        response = call_once(address, tls, get, options)
+        return call_once(address, tls, call, options)
     except grpc.RpcError as error:
         trouble = str(error)
         if isinstance(error, grpc.Call):
@@ -141,11 +170,6 @@ def get_block(
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise SourceUnreachable(wanted, timeout_seconds, trouble) from error
         raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
-    code = node_pb2.BlockResponse.Code
-    if response.status != code.SUCCESS:
-        name = code.Name(response.status) if response.status in code.values() else str(response.status)
-        raise SourceRefused(wanted, f"{address} says {name}")
-    return Block.from_items(response.block.items)
 
 
 def _write(path: Path, block: Block) -> None:

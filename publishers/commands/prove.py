@@ -28,11 +28,10 @@ from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.logs import one_line
 from sluice.gateway.services.proof_service import REASON_KEY, UNDER_KEY
-from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
-from sluice.gateway.transport.failures import why_failed_at
+from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import write_whole
-from sluice.publishers.commands.block import get_block
+from sluice.publishers.commands.block import ask_node, get_block
 from sluice.publishers.commands.verify_proof import as_json, describe, ledger_key_option, proof_verifier
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from sluice.publishers.rows.values import parsed, transaction_id_of
@@ -193,15 +192,7 @@ class _Node:
             reasons = [str(value) for key, value in call.trailing_metadata() or () if key == REASON_KEY]
             return response, "".join(reasons[:1])
 
-        try:
-            response, reason = call_once(self.address, self.tls, get, WHOLE_BLOCKS)
-        except grpc.RpcError as error:
-            trouble = str(error)
-            if isinstance(error, grpc.Call):
-                trouble = f"{self.address}: {why_failed_at(self.address, error, self.tls)}"
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
-            raise SourceRefused(wanted, trouble) from error
+        response, reason = ask_node(self.address, self.tls, wanted, get)
         code = proof_pb2.BlockContentsProofResponse.Code
         if response.status != code.SUCCESS:
             name = code.Name(response.status) if response.status in code.values() else str(response.status)

@@ -26,6 +26,7 @@ from sluice.gateway.errors import AddressError, Fatal
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers.blocks.block_layouts import has_glob
 from sluice.publishers.blocks.block_places import blocks_in
+from sluice.publishers.commands.verify_proof import rsa_threshold_option
 from sluice.publishers.errors import PublisherError
 from sluice.publishers.number_range import NumberRange
 from sluice.publishers.verify.verdicts import BlockVerdict, kinds_text
@@ -74,15 +75,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     show_default=True,
     help="Leaves of a block's top hash tree; auto goes by the block's HAPI version.",
 )
-@click.option(
-    "--verification-rsa-threshold",
-    "rsa_threshold",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="NODES",
-    help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
-)
+@rsa_threshold_option
 @click.option(
     "--from",
     "first",

@@ -21,7 +21,7 @@ from sluice.gateway.store.trust_store import given_address_book, given_ledger
 from sluice.publishers.blocks.block_files import write_whole
 from sluice.publishers.errors import BlockFileError
 
-__all__ = ["as_json", "command", "describe", "ledger_key_option", "proof_verifier"]
+__all__ = ["as_json", "command", "describe", "ledger_key_option", "proof_verifier", "rsa_threshold_option"]
 
 ledger_key_option = click.option(
     "--ledger-key",
@@ -30,6 +30,16 @@ ledger_key_option = click.option(
     metavar="KEY",
     help="A key of the network: ed25519:HEX, tss:FILE (its publication, or block 0) or "
     "rsa:ADDRESS_BOOK.json; repeatable.",
+)
+
+rsa_threshold_option = click.option(
+    "--verification-rsa-threshold",
+    "rsa_threshold",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="NODES",
+    help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
 )
 
 
@@ -56,15 +66,7 @@ def _root_hash(context: click.Context, parameter: click.Parameter, text: str | N
     help="Instead of keys: the root hash of a block that you trust, the item's or a later one that the proof "
     "goes through (`sluice prove --under`).",
 )
-@click.option(
-    "--verification-rsa-threshold",
-    "rsa_threshold",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="NODES",
-    help="Nodes of the address book that must have signed a record file; 0 means more than a third.",
-)
+@rsa_threshold_option
 @click.option(
     "--out",
     "item_path",
