@@ -30,7 +30,7 @@ from sluice.gateway.transport.failures import why_failed_at
 __all__ = ["command"]
 
 
-@click.group("ledger")
+@click.group("ledger", short_help="Show what a node checks TSS block proofs with.")
 def command() -> None:
     """Show the ledger data that a node checks TSS block proofs with."""
 

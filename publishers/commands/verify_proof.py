@@ -43,25 +43,25 @@ rsa_threshold_option = click.option(
 )
 
 
-def _root_hash(context: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
+def _root_hash(text: str | None) -> bytes | None:
     if text is None:
         return None
     try:
         root_hash = bytes.fromhex(text)
     except ValueError:
-        raise click.BadParameter("got a value that is not hex", context, parameter) from None
+        raise click.BadParameter("got a value that is not hex", param_hint="--root-hash") from None
     if len(root_hash) != HASH_SIZE:
-        raise click.BadParameter(f"got {len(root_hash)} bytes, expected {HASH_SIZE}", context, parameter)
+        got = f"got {len(root_hash)} bytes, expected {HASH_SIZE}"
+        raise click.BadParameter(got, param_hint="--root-hash")
     return root_hash
 
 
 @click.command("verify-proof", short_help="Check a proof of `sluice prove`, without a node.")
-@click.argument("path", type=NamedPath(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.argument("path", type=NamedPath(path_type=Path), metavar="FILE")
 @ledger_key_option
 @click.option(
     "--root-hash",
-    "trusted_root_hash",
-    callback=_root_hash,
+    "root_hash_text",
     metavar="HEX",
     help="Instead of keys: the root hash of a block that you trust, the item's or a later one that the proof "
     "goes through (`sluice prove --under`).",
@@ -78,7 +78,7 @@ def _root_hash(context: click.Context, parameter: click.Parameter, text: str | N
 def command(
     path: Path,
     key_texts: tuple[str, ...],
-    trusted_root_hash: bytes | None,
+    root_hash_text: str | None,
     rsa_threshold: int,
     item_path: Path | None,
     is_json: bool,
@@ -88,6 +88,7 @@ def command(
     It needs neither a node nor the block. The exit status is 1 if the proof does not hold. It says nothing of
     other items: not how many there are, nor in which order.
     """
+    trusted_root_hash = _root_hash(root_hash_text)
     if bool(key_texts) == (trusted_root_hash is not None):
         raise click.UsageError("give the network's key with --ledger-key, or a --root-hash that you trust")
     proofs = proof_verifier(key_texts, rsa_threshold) if key_texts else None

@@ -25,23 +25,25 @@ from sluice.gateway.api import subscribe_pb2
 from sluice.gateway.commands import serve, status
 from sluice.gateway.settings.sources import resolve
 from sluice.gateway.settings.table import SETTINGS
-from sluice.publishers.commands import block, publish, subscribe, verify
+from sluice.publishers.commands import block, prove, publish, subscribe, verify, verify_proof
 from sluice.publishers.spark.verify import VERDICT_COLUMNS
 from tests.certificates import Authority
 from tests.interop.doc_tables import ROOT, found, functions_in, names_in, page, rows_of, section_of
 
 COMMANDS: dict[str, click.Command] = {
     "block": block.command,
+    "prove": prove.command,
     "publish": publish.command,
     "serve": serve.command,
     "status": status.command,
     "subscribe": subscribe.command,
     "verify": verify.command,
+    "verify-proof": verify_proof.command,
 }
 SHOWN = {
     "connecting.md": {"publish", "serve", "status", "subscribe"},
     "subscribing.md": {"block", "status", "subscribe"},
-    "verification.md": {"verify"},
+    "verification.md": {"prove", "verify", "verify-proof"},
 }
 """The commands of a page."""
 LINES = [(name, line) for name in SHOWN for line in page(name).splitlines() if line.startswith("sluice ")]
@@ -181,7 +183,7 @@ RULES = {
 
 
 @pytest.mark.parametrize(
-    ("title", "sections"), [("the root hash", {1, 2, 3, 4}), ("the proofs", {1, 2, 4, 5})]
+    ("title", "sections"), [("the root hash", {1, 2, 3, 4}), ("the proofs", {1, 2, 4, 5, 6})]
 )
 def test_each_rule_is_where_the_page_says(title: str, sections: set[int]) -> None:
     """Each thing exists, in a module that names one of the two pages as its source."""

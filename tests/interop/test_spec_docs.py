@@ -22,6 +22,7 @@ from sluice.gateway.api import (
     block_items_pb2,
     block_pb2,
     node_pb2,
+    proof_pb2,
     publish_pb2,
     standby_pb2,
     subscribe_pb2,
@@ -42,7 +43,7 @@ from tests.vectors.maker import ARCHIVE, expanded, read_file
 FOLDER = ROOT / "docs" / "spec"
 PAGES = sorted(FOLDER.glob("*.md"))
 BLOCKS: list[dict[str, Any]] = json.loads(read_file("blocks.json"))["blocks"]
-PROTOS = (block_items_pb2, block_pb2, node_pb2, publish_pb2, standby_pb2, subscribe_pb2)
+PROTOS = (block_items_pb2, block_pb2, node_pb2, proof_pb2, publish_pb2, standby_pb2, subscribe_pb2)
 
 
 def section(name: str, number: str) -> str:
@@ -131,6 +132,7 @@ def test_codes_have_the_numbers_of_the_page() -> None:
         publish_pb2.PublishStreamResponse.EndOfStream.Code,
         subscribe_pb2.SubscribeStreamResponse.Code,
         node_pb2.BlockResponse.Code,
+        proof_pb2.BlockContentsProofResponse.Code,
     ]
     listed = [", ".join(f"{number} {name}" for name, number in enum.items()) for enum in enums]
     assert re.findall(r"Code: ([^|]+?) \|", text) == listed
