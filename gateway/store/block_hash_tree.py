@@ -223,11 +223,7 @@ class BlockHashTree:
             if (index + 1) % self._group_blocks:
                 break
             first, index = index + 1 - self._group_blocks, index // self._group_blocks
-            try:
-                before = [self._noted_root(level, first + place) for place in range(self._group_blocks - 1)]
-            except NotProvable as error:  # the index has lost it, or cannot be read now: look again
-                self._noted = None
-                raise LayoutError(error.what, error.got, error.expected) from error
+            before = [self._noted_root(level, first + place) for place in range(self._group_blocks - 1)]
             root = tree_root([*before, root])
         with self._lock:
             if self._noted == group:  # else a request has noted it meanwhile
@@ -250,9 +246,14 @@ class BlockHashTree:
 
     def _noted_root(self, level: int, index: int) -> bytes:
         note = self._read_note(level, index)
-        if note is None:
-            first = index * self._group_blocks**level
-            raise NotProvable(f"group of block hashes from block {first} on", "no note", "one")
+        if note is None:  # the index has lost it
+            below = range(index * self._group_blocks, (index + 1) * self._group_blocks)
+            if level == 1:
+                root = tree_root([self._root_hash(number) for number in below])
+            else:
+                root = tree_root([self._noted_root(level - 1, place) for place in below])
+            note = root + self._root_hash(below.stop * self._group_blocks ** (level - 1) - 1)
+            self._store.streamer.notes.put(_key(level, index), note)
         return note[:HASH_SIZE]
 
     def _read_note(self, level: int, index: int) -> bytes | None:

@@ -645,3 +645,10 @@ async def test_an_archive_that_is_away_is_told_of_and_the_tree_goes_on(
             await task
         grow_all(tree)
         assert len([one for one in noted(store) if one[0] == 1]) == (store.last_number or 0) // GROUP
+
+
+@pytest.mark.parametrize("place", [(1, 3), (1, 40), (2, 1), (2, 16), (3, 0), (4, 0)])
+def test_a_note_that_is_lost_is_made_again_after_a_start(store: BlockStore, place: tuple[int, int]) -> None:
+    grow_all(BlockHashTree(store, group_blocks=GROUP))
+    store.streamer.notes.put(key_of(*place), None)
+    assert_all_paths(BlockHashTree(store, group_blocks=GROUP), roots_of(chain_of())[:299], every=13)
