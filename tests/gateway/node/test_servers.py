@@ -22,6 +22,7 @@ SERVICES = [
     f"{API}.BlockNodeService",
     f"{API}.BlockStreamPublishService",
     f"{API}.BlockStreamSubscribeService",
+    f"{API}.ProofService",
 ]
 
 
@@ -45,6 +46,7 @@ async def test_each_address_has_its_services(tmp_path: Path) -> None:
                 *COMMON,
                 f"{API}.BlockAccessService",
                 f"{API}.BlockStreamSubscribeService",
+                f"{API}.ProofService",
                 "sluice.standby.NodeLevel",
             }
         async with aio.insecure_channel(str(node.control_address)) as channel:
