@@ -119,7 +119,8 @@ def calls_of(parser: Parser, data: bytes) -> int:
 
 @pytest.mark.parametrize(("parser", "data"), costly_inputs(), ids=lambda value: getattr(value, "name", ""))
 def test_the_work_of_what_a_limit_lets_through_is_bounded(parser: Parser, data: bytes) -> None:
-    assert len(data) // 200 < calls_of(parser, data) < CALLS_MAX
+    least = len(data) // 1_000  # one call reads the kinds of many items
+    assert least < calls_of(parser, data) < CALLS_MAX
 
 
 @pytest.mark.parametrize("name", PARSERS)
