@@ -56,6 +56,7 @@ _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
 GROUP_LEAVES: Final = 256
+"""Leaves of a group, whose root `StreamingTree.push` keeps."""
 _GROUP_HEIGHT: Final = GROUP_LEAVES.bit_length() - 1
 _LONG_SIZE: Final = 32 * 1024
 """Bytes from which on OpenSSL is faster than one of many lanes that wait for it."""

@@ -35,7 +35,7 @@ ACCESS_SECONDS_MAX: Final = 300.0
 
 
 class Trouble(Enum):
-    """The reason why there is no answer."""
+    """A reason for having no answer."""
 
     NOT_LOCAL = "the block is in an archive that does not give it"
     UNREADABLE = "the block should be here, and cannot be read"

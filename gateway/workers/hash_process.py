@@ -1,7 +1,7 @@
 """A worker process that hashes items, so that many short ones do not stop the event loop.
 
-A shell. Python holds its lock while it hashes fewer than 2,048 bytes, so only another process can use a
-second core.
+A shell. Without the compiled module, Python holds its lock while it hashes fewer than 2,048 bytes, so only
+another process can use a second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it

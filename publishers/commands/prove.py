@@ -107,7 +107,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be proved: an item by its place, or by its transaction."""
+    """An item to be proved, by its place or by its transaction."""
 
     number: int
     index: int | None

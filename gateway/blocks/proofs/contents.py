@@ -309,7 +309,7 @@ def _signed_part(proof: ContentsProof) -> ContentsProof:
 
 
 class ProvenItem(NamedTuple):
-    """What a proof has shown."""
+    """A proven item: the facts that a proof has shown."""
 
     block_number: int
     item: bytes
@@ -369,7 +369,7 @@ def claim_of(data: bytes) -> ProvenItem:
 
 
 class _Claim(NamedTuple):
-    """What a proof shows if its signature holds."""
+    """The proven item of a file, if the signature beside it holds."""
 
     shown: ProvenItem
     signature: bytes
@@ -483,7 +483,7 @@ class _Way:
 
     @property
     def root_hash(self) -> bytes:
-        """That of the item's block."""
+        """The root hash of the item's block, 48 bytes."""
         return self.block_root_hashes[0]
 
     @property
@@ -493,12 +493,12 @@ class _Way:
 
     @property
     def signed_root_hash(self) -> bytes:
-        """That at the end of the way."""
+        """The root hash at the end of the way, 48 bytes."""
         return self.block_root_hashes[-1]
 
     @property
     def under(self) -> _Joint | None:
-        """Where the later block is whose tree the way leads through."""
+        """The later block whose tree the way leads through; None: there is none."""
         return None if self.under_place is None else self.joint(self.under_place)
 
     def joint(self, place: int) -> _Joint:
