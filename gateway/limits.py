@@ -12,7 +12,6 @@ __all__ = [
     "COMMIT_GROUP_BYTES_MAX",
     "CONTROL_CALL_SECONDS",
     "DISK_PROBE_SECONDS",
-    "HASH_PROCESSES",
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "INLINE_HASH_ITEMS_MAX",
@@ -74,9 +73,6 @@ INLINE_HASH_ITEMS_MAX: Final = 1_024
 
 SLOT_ITEMS_MIN: Final = 128
 """Items of one message, or of one batch to hash, from which on the work takes a slot of the event loop."""
-
-HASH_PROCESSES: Final = 2
-"""Processes for hashing. One keeps up with the event loop if items have 400 bytes or more."""
 
 THREAD_SWITCH_SECONDS: Final = 0.000_2
 """The time that one thread may keep the interpreter while another waits. With Python's default of 5 ms, the

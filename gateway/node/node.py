@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import threading
 import time
@@ -45,7 +44,7 @@ from sluice.gateway.cluster.roles import Phase, RoleRecord
 from sluice.gateway.cluster.standby_watch import StandbyWatch
 from sluice.gateway.cluster.term_keeper import TermKeeper
 from sluice.gateway.errors import SettingError, StartAbandoned
-from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS
+from sluice.gateway.limits import LOOP_WATCH_SECONDS
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.node.rules import (
@@ -98,7 +97,6 @@ from sluice.gateway.transport.door_notes import DoorNotes
 from sluice.gateway.transport.grpc_server import GrpcServer, not_free
 from sluice.gateway.transport.known_nodes import KnownNodes, other_nodes
 from sluice.gateway.transport.tls import watch_certificates
-from sluice.gateway.workers.hash_process import HashProcess
 from sluice.gateway.workers.proof_checks import ProofChecks
 
 __all__ = ["Node", "sample_lateness"]
@@ -128,10 +126,6 @@ class Node:
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
-        # On a single core, another process only costs.
-        self._hash_processes = [
-            HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
-        ]
         self._coordinator = coordinator(settings)
         self._instance = secrets.token_hex(8)
         self._events = EventRing()
@@ -214,12 +208,6 @@ class Node:
         if self._is_abandoned.is_set():
             raise StartAbandoned
 
-    def warm_up(self) -> None:
-        """Start the worker processes that would start at first use; wait for nothing."""
-        for process in self._hash_processes:
-            process.start()
-            self._cleanup.callback(process.close)
-
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything; idempotent."""
         self.reporter.is_stopping = True
@@ -272,8 +260,6 @@ class Node:
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
-        # A starting process takes a core from the first blocks.
-        await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
         self.control_address = await self._start_control()
 
@@ -328,7 +314,6 @@ class Node:
                 responses_max=settings.publish_send_queue_max,
                 group_blocks_max=settings.commit_max_blocks_per_group,
             ),
-            hash_processes=self._hash_processes,
             standbys=quorum,
             tracer=tracer,
         )
@@ -642,8 +627,7 @@ class Node:
         self._watch(self.sampler.run())
 
     def _processes(self) -> list[tuple[str, int | None]]:
-        hashing = [("hashing", process.pid) for process in self._hash_processes]
-        return [("proofs", self._checks.process_id), *hashing]
+        return [("proofs", self._checks.process_id)]
 
     async def _start_http(self) -> Address:
         cluster = ClusterPage(self.reporter.report, self.store, self._peers, peer_tls(self.settings))

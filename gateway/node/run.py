@@ -103,7 +103,6 @@ async def _run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
         loop.add_signal_handler(number, stop.set)
-    node.warm_up()
     # These objects stay; walking them in every full collection would block the event loop for 30 ms.
     gc.collect()
     gc.freeze()

@@ -60,7 +60,6 @@ from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.reputation import BackedOff
 from sluice.gateway.race.tables import LIVE
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
-from sluice.gateway.workers.hash_process import HashProcess
 from sluice.gateway.workers.hashing import Hashing
 from sluice.gateway.workers.loop_slots import LoopSlots
 from sluice.gateway.workers.proof_checks import ProofChecks
@@ -132,7 +131,6 @@ class Conductor:
 
     Args:
         now_ns: monotonic time in nanoseconds.
-        hash_processes: hash large item sets; closed with the conductor.
         standbys: the replication quorum; None: acknowledgements wait for no other node.
         tracer: traces blocks; None: none is traced.
     """
@@ -146,7 +144,6 @@ class Conductor:
         *,
         now_ns: Callable[[], int] = time.monotonic_ns,
         limits: PipelineLimits | None = None,
-        hash_processes: Sequence[HashProcess] = (),
         standbys: ReplicationQuorum | None = None,
         tracer: BlockTracer | None = None,
     ) -> None:
@@ -166,7 +163,7 @@ class Conductor:
             released_blocks_max=limits.released_blocks_max,
         )
         self.slots = LoopSlots()
-        self._hashing = Hashing(hash_processes, self.slots)
+        self._hashing = Hashing(self.slots)
         self.in_flight = BlocksInFlight(
             arbiter,
             self.perform,

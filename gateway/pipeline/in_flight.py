@@ -176,7 +176,7 @@ class BlocksInFlight:
         attempt = self.attempts[action.attempt_id]
         attempt.items.extend(action.items)
         attempt.kinds.extend(action.kinds)
-        if attempt.hashing is None and self._hashing.is_quick(action.items):
+        if attempt.hashing is None and self._hashing.is_quick(len(action.items), action.size_bytes):
             try:
                 attempt.hasher.add(action.items, action.kinds, action.size_bytes)
             except BlockRefused as refused:

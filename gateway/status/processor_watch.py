@@ -9,7 +9,7 @@ processor, also under a container's limit:
     event loop  the thread that made the watch
     commits     the threads that write to the disk
     proofs      the process that checks proofs
-    hashing     the processes that hash items
+    hashing     the threads that hash items
 
 Source: Linux, Documentation/scheduler/sched-stats.rst; docs/operations.md, "The processor is too slow".
 """
@@ -46,7 +46,8 @@ long as it runs."""
 
 SAID_SECONDS: Final = 60.0
 
-_COMMITS: Final = "commit_"
+_TASK_OF_THREADS: Final = {"commit_": "commits", "hash_": "hashing"}
+"""By how the names of the threads begin."""
 
 
 class Spent(NamedTuple):
@@ -155,8 +156,9 @@ class ProcessorWatch:
     def _places(self) -> list[tuple[str, Path]]:
         threads = [("event loop", self._loop_thread)]
         for thread in threading.enumerate():
-            if thread.name.startswith(_COMMITS) and thread.native_id is not None:
-                threads.append(("commits", thread.native_id))
+            for begin, task in _TASK_OF_THREADS.items():
+                if thread.name.startswith(begin) and thread.native_id is not None:
+                    threads.append((task, thread.native_id))
         places = [(task, Path(f"/proc/{os.getpid()}/task/{thread}/schedstat")) for task, thread in threads]
         places += [
             (task, Path(f"/proc/{pid}/schedstat")) for task, pid in self._processes() if pid is not None
