@@ -24,10 +24,9 @@ Source: docs/spec/stream-file.md sections 1.3 and 2.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum, IntEnum, auto
-from itertools import accumulate, repeat
+from itertools import islice
 from typing import NamedTuple
 
 from sluice.datastream.errors import (
@@ -230,6 +229,36 @@ _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
 _SPECIAL = frozenset((BOOKMARK_TYPE, NOT_FOUND_TYPE))
+
+
+def append_one_by_one(
+    buffer: bytearray,
+    entry_types: list[int],
+    data: list[bytes],
+    at: int,
+    number: int,
+    room: int,
+    interval: int,
+) -> tuple[int, list[int]]:
+    """As the compiled `append`, where there is none."""
+    count, starts, end = 0, [], len(buffer) + room
+    for entry_type, one in zip(islice(entry_types, at, None), islice(data, at, None), strict=True):
+        size = ENTRY_HEAD_SIZE + len(one)
+        is_plain = one.__class__ is bytes and 0 <= entry_type < NOT_FOUND_TYPE and entry_type != BOOKMARK_TYPE
+        if not is_plain or len(buffer) + size > end:
+            break
+        if not (number + count) % interval:
+            starts.append(len(buffer))
+        buffer += _pack_head(PACKET_DATA, size, entry_type, number + count)
+        buffer += one
+        count += 1
+    return count, starts
+
+
+try:
+    from sluice.datastream.file._many_entries import append as append_many
+except ImportError:  # where nothing was compiled
+    append_many = append_one_by_one
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
@@ -443,48 +472,25 @@ class OperationGroup:
         """
         next_state(self.state, Call.ADD_ENTRY)
         mark = self._mark_here()
-        sizes = [ENTRY_HEAD_SIZE + len(one) for one in data]
-        ends = [0, *accumulate(sizes)]
-        plain = _SPECIAL.isdisjoint(entry_types)
+        entry_types, data = list(entry_types), list(data)
         at = 0
         try:
-            while at < len(sizes):
-                stop = bisect_right(ends, ends[at] + self._room) - 1 if plain else at
-                if stop == at:
-                    self.add_entry(entry_types[at], data[at])  # begins a page, or refuses the entry
-                    stop = at + 1
+            while at < len(data):
+                size, number = len(self.buffer), self.number_next
+                count, starts = append_many(
+                    self.buffer, entry_types, data, at, number, self._room, CHECKPOINT_INTERVAL
+                )
+                if count:
+                    self._room -= len(self.buffer) - size
+                    self.number_next = number + count
+                    self.checkpoints += [self.base[0] + start for start in starts]
                 else:
-                    run = slice(at, stop)
-                    self._add_run(entry_types[run], data[run], sizes[run], ends[run])
-                at = stop
-        except struct.error:  # an entry type that is no u32: report the first such entry
-            self._back_to(mark)
-            bad = next(index for index, entry_type in enumerate(entry_types) if not 0 <= entry_type < 1 << 32)
-            raise self._refusal(Call.ADD_ENTRY, entry_types[bad], sizes[bad]) from None
+                    self.add_entry(entry_types[at], data[at])  # begins a page, or refuses the entry
+                    count = 1
+                at += count
         except BaseException:
             self._back_to(mark)
             raise
-
-    def _add_run(
-        self, entry_types: Sequence[int], data: Sequence[bytes], sizes: Sequence[int], starts: Sequence[int]
-    ) -> None:
-        """Append entries that fit on the page; `starts`: their relative positions."""
-        first, count = self.number_next, len(sizes)
-        # Heads and data alternate. Every loop here is one in C: this runs for every entry of a busy node.
-        parts = [b""] * (2 * count)
-        parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
-        parts[1::2] = data
-        run = b"".join(parts)
-        run_size = starts[-1] + sizes[-1] - starts[0]
-        if len(run) != run_size:
-            raise _not_bytes(run_size, len(run))
-        offset = self.base[0] + len(self.buffer) - starts[0]
-        self.checkpoints += [
-            offset + start for start in starts[-first % CHECKPOINT_INTERVAL :: CHECKPOINT_INTERVAL]
-        ]
-        self.buffer += run
-        self._room -= len(run)
-        self.number_next = first + count
 
     def add_bookmark(self, bookmark: bytes) -> int:
         """Append a bookmark entry and return its number.

@@ -192,42 +192,46 @@ static int64_t read_varint(const uint8_t **at, const uint8_t *end)
 }
 
 PyDoc_STRVAR(kinds_doc,
-"kinds(items, /) -> list[int] | None\n\n"
-"Return the field number of each item; None if one is not a single length-delimited field in its shortest form.");
+"kinds(items, /) -> tuple[bytes, int] | None\n\n"
+"Return the field number of each item, a byte each, and the bytes of all items.\n\n"
+"None: one is not a single length-delimited field in its shortest form, or has a field number of 256 or more.");
 
 static PyObject *kinds(PyObject *module, PyObject *given_items)
 {
     PyObject *items, *result;
+    Py_ssize_t size = 0;
+    uint8_t *to;
 
     (void)module;
     if ((items = PySequence_Tuple(given_items)) == NULL)
         return NULL;
-    result = PyList_New(PyTuple_GET_SIZE(items));
-    for (Py_ssize_t i = 0; result != NULL && i < PyTuple_GET_SIZE(items); i++) {
-        PyObject *item = PyTuple_GET_ITEM(items, i), *kind;
+    if ((result = PyBytes_FromStringAndSize(NULL, PyTuple_GET_SIZE(items))) == NULL)
+        goto done;
+    to = (uint8_t *)PyBytes_AS_STRING(result);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++) {
+        PyObject *item = PyTuple_GET_ITEM(items, i);
         const uint8_t *at, *end;
         int64_t tag, length;
 
         if (!PyBytes_Check(item)) {
             PyErr_Format(PyExc_TypeError, "item %zd: got %s, expected bytes", i, Py_TYPE(item)->tp_name);
             Py_CLEAR(result);
-            break;
+            goto done;
         }
         at = (const uint8_t *)PyBytes_AS_STRING(item);
         end = at + PyBytes_GET_SIZE(item);
         tag = read_varint(&at, end);
         length = tag < 0 ? -1 : read_varint(&at, end);
-        if (length < 0 || (tag & 7) != 2 || tag >> 3 == 0 || length != end - at) {
+        if (length < 0 || (tag & 7) != 2 || tag >> 3 == 0 || tag >> 3 > UINT8_MAX || length != end - at) {
             Py_DECREF(result);
             Py_DECREF(items);
             Py_RETURN_NONE;
         }
-        if ((kind = PyLong_FromLong((long)(tag >> 3))) == NULL) {
-            Py_CLEAR(result);
-            break;
-        }
-        PyList_SET_ITEM(result, i, kind);
+        to[i] = (uint8_t)(tag >> 3);
+        size += PyBytes_GET_SIZE(item);
     }
+    result = Py_BuildValue("Nn", result, size);
+done:
     Py_DECREF(items);
     return result;
 }

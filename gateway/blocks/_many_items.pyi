@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 LANES_MAX: int
 
-def kinds(items: Sequence[bytes], /) -> list[int] | None: ...
+def kinds(items: Sequence[bytes], /) -> tuple[bytes, int] | None: ...
 def leaves(
     items: Sequence[bytes],
     kinds: Sequence[int],

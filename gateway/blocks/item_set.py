@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.items import ItemKind, block_number_of, kinds_of
+from sluice.gateway.blocks.items import ItemKind, block_number_of, kinds_and_size_of
 
 __all__ = ["ItemSet", "inspect"]
 
@@ -26,6 +26,7 @@ class ItemSet(NamedTuple):
 
     items: Sequence[bytes]
     kinds: Sequence[int]  # the field number of each
+    size_bytes: int  # of all items
     block_number: int | None  # from the header, if the set has one
     proven: bool  # the set ends with a proof
     only_proofs: bool
@@ -35,7 +36,7 @@ def inspect(items: Sequence[bytes]) -> ItemSet:
     """Check the form of an item set. Raises ItemError if it breaks one of the rules above."""
     if not items:
         raise ItemError("item set", "no items", "at least one")
-    kinds = kinds_of(items)
+    kinds, size_bytes = kinds_and_size_of(items)
     number: int | None = None
     header_count = kinds.count(_HEADER)
     if header_count:
@@ -53,4 +54,4 @@ def inspect(items: Sequence[bytes]) -> ItemSet:
             if kinds[index] != _PROOF:
                 got = f"item {index} of kind {kinds[index]} after a proof"
                 raise ItemError("item set", got, "only proofs after a proof")
-    return ItemSet(items, kinds, number, proven, only_proofs=first_proof == 0)
+    return ItemSet(items, kinds, size_bytes, number, proven, only_proofs=first_proof == 0)

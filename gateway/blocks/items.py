@@ -25,7 +25,7 @@ try:
     from sluice.gateway.blocks._many_items import kinds as _kinds_at_once
 except ImportError:  # there was no compiler
 
-    def _kinds_at_once(items: Sequence[bytes], /) -> list[int] | None:
+    def _kinds_at_once(items: Sequence[bytes], /) -> tuple[bytes, int] | None:
         return None
 
 
@@ -141,14 +141,21 @@ def kind_of(item: bytes) -> int:
     return _kind_slowly(item)
 
 
-def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
-    """Return `kind_of` each item, without the calls.
+def kinds_of(items: Sequence[bytes], first_index: int = 0) -> Sequence[int]:
+    """Return `kind_of` each item, as `kinds_and_size_of`."""
+    return kinds_and_size_of(items, first_index)[0]
+
+
+def kinds_and_size_of(items: Sequence[bytes], first_index: int = 0) -> tuple[Sequence[int], int]:
+    """Return `kind_of` each item without the calls, in bytes or a list, and the bytes of all items.
 
     Raises:
         ItemError: it names the first bad item, counted from `first_index`.
     """
-    kinds = _kinds_at_once(items)
-    return kinds_one_by_one(items, first_index) if kinds is None else kinds
+    found = _kinds_at_once(items)
+    if found is None:
+        return kinds_one_by_one(items, first_index), sum(map(len, items))
+    return found
 
 
 def kinds_one_by_one(items: Sequence[bytes], first_index: int = 0) -> list[int]:

@@ -9,7 +9,7 @@ Invariants
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sluice.gateway.blocks.errors import ItemError
@@ -98,6 +98,7 @@ _RECORD_FILE: Final = ItemKind.RECORD_FILE
 _STREAM_ENTRY: Final = ItemKind.STREAM_ENTRY
 # Between header and footer, these need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
+_BODY_BYTES: Final = bytes(_BODY_KINDS)
 # For fewer items, pushing leaves one by one is faster.
 _FEW_ITEMS: Final = 12
 # The right half of layout 16 in every block so far.
@@ -222,7 +223,7 @@ class BlockHasher:
         if not kinds:
             return None
         header, footer, proofs = self._header, self._footer, self._proofs
-        present = set(kinds)
+        rest = _other_than_body(kinds)
         body_start, body_end = 0, len(kinds)
         if header is None:
             header = read_header(items[0], kinds[0])
@@ -230,13 +231,14 @@ class BlockHasher:
         if footer is not None:
             body_end = 0
             proofs = self._with_proofs(items, kinds, 0, header.number)
-        elif _FOOTER in present:
+        elif _FOOTER in rest:
             body_end = kinds.index(_FOOTER)
             footer = read_footer(items[body_end])
             proofs = self._with_proofs(items, kinds, body_end + 1, header.number)
         record_file, subtree_of_kind = self._record_file, _SUBTREE_OF_KIND
-        body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
-        if not _BODY_KINDS.issuperset(body_kinds):
+        if body_end - body_start != len(kinds):
+            rest = _other_than_body(kinds[body_start:body_end])
+        if rest:
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
         item_count = len(items)
         if size_bytes is None:
@@ -402,6 +404,13 @@ def top_leaves(layout: Literal[8, 16], footer: Footer, subtree_roots: Sequence[b
     state = footer.state_root_hash or (_ABSENT_STATE_LAYOUT_8 if layout == 8 else EMPTY_HASH)
     leaves = [footer.previous_root_hash, footer.all_blocks_root_hash, state, *subtree_roots]
     return leaves[:_CORE_LEAVES] if layout == 8 else leaves
+
+
+def _other_than_body(kinds: Sequence[int]) -> Collection[int]:
+    """Return those kinds of items that are no usual ones of a block's body."""
+    if isinstance(kinds, bytes):
+        return kinds.translate(None, _BODY_BYTES)
+    return set(kinds) - _BODY_KINDS
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:

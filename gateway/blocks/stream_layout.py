@@ -154,7 +154,7 @@ def encode_runs(
             del data[max(1, fitting) :]  # an item that is cut is alone in its runs
             size_bytes = sum(map(len, data))
         stop = start + len(data)
-        entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
+        entry_types = list(kinds_of(data, start) if kinds is None else kinds[start:stop])
         if not _MARK_TYPES.isdisjoint(entry_types):
             got = f"item field {next(kind for kind in entry_types if kind in _MARK_TYPES)}"
             expected = "no field number that is the entry type of a mark"

@@ -262,13 +262,21 @@ class Conductor:
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
         """Handle an item set of a publisher."""
         publisher_id, now_ns = outbox.publisher_id, self.now_ns()
-        items, kinds, number, proven, only_proofs = item_set
+        items, kinds, size_bytes, number, proven, only_proofs = item_set
         if number is None:
             actions = self.arbiter.items(
-                publisher_id, items, now_ns, kinds=kinds, proven=proven, only_proofs=only_proofs
+                publisher_id,
+                items,
+                now_ns,
+                kinds=kinds,
+                size_bytes=size_bytes,
+                proven=proven,
+                only_proofs=only_proofs,
             )
         else:
-            actions = self.arbiter.header(publisher_id, number, items, now_ns, kinds=kinds, proven=proven)
+            actions = self.arbiter.header(
+                publisher_id, number, items, now_ns, kinds=kinds, size_bytes=size_bytes, proven=proven
+            )
         self.perform(actions)
 
     def perform(self, actions: Sequence[Action]) -> None:

@@ -119,6 +119,8 @@ class _Message:
     number: int = 0
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
+    size_bytes: int = 0
+    """Of all items."""
     proven: bool = False
     failure: Failure = Failure.LEFT
     closes_at_ns: int = 0
@@ -248,12 +250,13 @@ class Arbiter:
         now_ns: int,
         *,
         kinds: Sequence[int],
+        size_bytes: int,
         proven: bool = False,
     ) -> list[Action]:
-        """An item set begins with the header of block `number`. `kinds` and `proven` as in `items`."""
+        """An item set begins with the header of block `number`. The others are as in `items`."""
         self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
-        message = _Message(now_ns, "", number, items, kinds, proven)
+        message = _Message(now_ns, "", number, items, kinds, size_bytes, proven)
         if stream.block is not None:
             asked, behind = stream.asked_for, stream.behind_from
             message.reason = f"got the header of block {number}, expected the rest of the block"
@@ -272,15 +275,22 @@ class Arbiter:
         now_ns: int,
         *,
         kinds: Sequence[int],
+        size_bytes: int,
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set has no header. `proven`: it ends with a proof; `kinds` are the items' field numbers."""
+        """An item set has no header.
+
+        Args:
+            kinds: the items' field numbers.
+            size_bytes: of all items.
+            proven: it ends with a proof.
+        """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
         reason = f"got {len(items)} items {after}, expected a block header"
-        message = _Message(now_ns, reason, items=items, kinds=kinds, proven=proven)
+        message = _Message(now_ns, reason, items=items, kinds=kinds, size_bytes=size_bytes, proven=proven)
         return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, message)
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
@@ -1001,8 +1011,7 @@ class Arbiter:
             reason = f"block {self.next_number} is to come first, and too many bytes are in flight"
             self._fail(block, Failure.SENT_BACK, reason)
             return
-        items_bytes = sum(map(len, message.items))
-        size_bytes = block.size_bytes + items_bytes
+        size_bytes = block.size_bytes + message.size_bytes
         item_count = block.item_count + len(message.items)
         rules = self.rules
         if size_bytes > rules.block_bytes_max or item_count > rules.block_items_max:
@@ -1012,10 +1021,10 @@ class Arbiter:
             self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
             return
         block.size_bytes, block.item_count = size_bytes, item_count
-        self._count_bytes(block, items_bytes + len(message.items) * ITEM_OVERHEAD_BYTES)
+        self._count_bytes(block, message.size_bytes + len(message.items) * ITEM_OVERHEAD_BYTES)
         stream.state = StreamState.PROVEN if message.proven else StreamState.SENDING
         stream.since_ns = message.now_ns
-        self._actions.append(Append(block.attempt_id, message.items, message.kinds, items_bytes))
+        self._actions.append(Append(block.attempt_id, message.items, message.kinds, message.size_bytes))
 
     def _abandon(self, stream: StreamRecord, message: _Message) -> None:
         assert stream.block is not None

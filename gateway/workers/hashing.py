@@ -81,10 +81,14 @@ class Hashing:
             await self._slots.take()  # more sets may come meanwhile
         batch = _next_batch(waiting, self._limits)
         await self._free_threads.acquire()  # the pool's queue takes nothing back
+        await asyncio.shield(self._add_in_thread(hasher, batch))
+
+    def _add_in_thread(self, hasher: BlockHasher, batch: Append) -> asyncio.Future[None]:
+        """Begin to add; in a function, since a local future would keep a cancelled batch until a collection."""
         loop = asyncio.get_running_loop()
         adding = loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds, batch.size_bytes)
         adding.add_done_callback(self._on_added)
-        await asyncio.shield(adding)
+        return adding
 
     def _on_added(self, adding: asyncio.Future[None]) -> None:
         self._free_threads.release()

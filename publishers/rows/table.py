@@ -76,7 +76,7 @@ class BlockView:
     @cached_property
     def kinds(self) -> list[int]:
         """The kind of each item. Raises ItemError."""
-        return kinds_of(self.items)
+        return list(kinds_of(self.items))
 
     @cached_property
     def summary(self) -> BlockSummary:

@@ -101,9 +101,18 @@ class Race:
 
     def header(self, name: str, number: int, *, proven: bool = False) -> None:
         """Offer a block; `proven`: the set holds the whole block."""
-        kinds = [ItemKind.BLOCK_HEADER]
+        offer, publisher_id, kinds = self.arbiter.header, self.ids[name], [ItemKind.BLOCK_HEADER]
+        size_bytes = len(HEADER)
         self._do(
-            self.arbiter.header(self.ids[name], number, [HEADER], self.now_ns, kinds=kinds, proven=proven)
+            offer(
+                publisher_id,
+                number,
+                [HEADER],
+                self.now_ns,
+                kinds=kinds,
+                size_bytes=size_bytes,
+                proven=proven,
+            )
         )
 
     def items(self, name: str, *items: bytes) -> None:
@@ -113,7 +122,11 @@ class Race:
         kinds = [ItemKind.BLOCK_PROOF if item == PROOF else ItemKind.SIGNED_TRANSACTION for item in sent]
         self._do(
             self.arbiter.items(
-                *(self.ids[name], sent, self.now_ns), kinds=kinds, proven=proven, only_proofs=only_proofs
+                *(self.ids[name], sent, self.now_ns),
+                kinds=kinds,
+                size_bytes=sum(map(len, sent)),
+                proven=proven,
+                only_proofs=only_proofs,
             )
         )
 

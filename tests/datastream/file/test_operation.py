@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.datastream import errors
+from sluice.datastream.file import operation
 from sluice.datastream.file.operation import (
     OPERATION_GROUP_BYTES_MAX,
     TRANSITIONS,
@@ -18,6 +19,7 @@ from sluice.datastream.file.operation import (
     OperationGroup,
     OperationState,
     Wrong,
+    append_one_by_one,
 )
 from sluice.datastream.file.pages import walk_page
 from sluice.datastream.layout import (
@@ -78,6 +80,42 @@ def test_entries_together_are_the_same_as_one_by_one(runs: list[list[int]], numb
         one_by_one.move(Call.SEAL)
         together.move(Call.SEAL)
     assert facts(together) == facts(one_by_one)
+
+
+DATA: st.SearchStrategy[Any] = st.binary(max_size=40) | st.just(bytearray(b"x"))
+ENTRY_TYPES = st.sampled_from([0, 1, 4, BOOKMARK_TYPE, 0xFFFF_FFFE, 0xFFFF_FFFF, 1 << 32, 1 << 80, -1])
+
+
+@given(
+    st.lists(st.tuples(ENTRY_TYPES, DATA), max_size=30),
+    st.integers(0, 3),
+    st.sampled_from([0, 1, 255, (1 << 64) - 40]),
+    st.integers(0, 400),
+    st.integers(1, 5),
+)
+def test_the_compiled_module_appends_as_python_does(
+    entries: list[tuple[int, Any]], at: int, number: int, room: int, interval: int
+) -> None:
+    if len(entries) < at:
+        return
+    entry_types, data = columns(entries)
+    one_by_one, at_once = bytearray(b"before"), bytearray(b"before")
+    given_rest = list(entry_types), list(data), at, number, room, interval
+    expected = append_one_by_one(one_by_one, *given_rest)
+    assert operation.append_many(at_once, *given_rest) == expected
+    assert at_once == one_by_one
+
+
+def test_the_compiled_module_refuses_what_would_read_beyond_a_list() -> None:
+    append = pytest.importorskip("sluice.datastream.file._many_entries").append
+    for entry_types, data, at in (([1], [], 0), ([1], [b""], 2), ([1], [b""], -1)):
+        with pytest.raises(ValueError, match="at: got"):
+            append(bytearray(), entry_types, data, at, 0, 99, 1)
+    with pytest.raises(ValueError, match="interval: got 0"):
+        append(bytearray(), [1], [b""], 0, 0, 99, 0)
+    held = bytearray()
+    with memoryview(held), pytest.raises(BufferError):
+        append(held, [1], [b"a"], 0, 0, 99, 1)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from sluice.gateway.blocks.items import (
     footer_of,
     header_of,
     kind_of,
+    kinds_and_size_of,
     kinds_of,
     kinds_one_by_one,
     payload_of,
@@ -66,7 +67,7 @@ def test_encode(name: str, kind: int, payload: bytes, head: str) -> None:
 def test_decode(name: str, kind: int, payload: bytes, head: str) -> None:
     item = bytes.fromhex(head) + payload
     assert kind_of(item) == kind
-    assert kinds_of([item, item]) == [kind, kind]
+    assert list(kinds_of([item, item])) == [kind, kind]
     assert payload_of(item) == payload
 
 
@@ -309,14 +310,15 @@ def test_many_items_at_once_have_the_kinds_that_they_have_one_by_one(given_items
         with pytest.raises(ItemError, match=re.escape(str(refused.value))):
             kinds_of(given_items, 3)
     else:
-        assert kinds_of(given_items) == kinds_one_by_one(given_items) == expected
+        assert list(kinds_of(given_items)) == kinds_one_by_one(given_items) == expected
+        assert kinds_and_size_of(given_items)[1] == sum(map(len, given_items))
 
 
 def test_every_kind_and_length_is_read_at_once() -> None:
-    for kind in (1, 15, 16, 1008, 2047, 2048, items.FIELD_NUMBER_MAX):
+    for kind in (1, 15, 16, 255, 256, 1008, 2047, 2048, items.FIELD_NUMBER_MAX):
         for size in (0, 1, 127, 128, 129, 16_383, 16_384, 70_000):
             item = field_item(kind, bytes(size))
-            assert kinds_of([item, item]) == kinds_one_by_one([item, item]) == [kind, kind]
+            assert list(kinds_of([item, item])) == kinds_one_by_one([item, item]) == [kind, kind]
             for bad in (item[:-1], item + b"\0", b"\x80" + item):
                 with pytest.raises(ItemError):
                     kinds_of([item, bad])

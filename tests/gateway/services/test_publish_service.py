@@ -109,7 +109,7 @@ def test_only_messages_of_many_items_wait_for_a_slot(
 
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(LoopSlots, "take", counted)
-        monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no slot
+        monkeypatch.setattr(Hashing, "is_quick", lambda self, count, size_bytes: True)  # which needs no slot
         alice = await wire.publisher()
         for run in split(block.items, size):
             await alice.items(*run)
