@@ -84,7 +84,7 @@ class Hashing:
         await asyncio.shield(self._add_in_thread(hasher, batch))
 
     def _add_in_thread(self, hasher: BlockHasher, batch: Append) -> asyncio.Future[None]:
-        """Begin to add; in a function, since a local future would keep a cancelled batch until a collection."""
+        """In a function, since a local future would keep a cancelled batch until a collection."""
         loop = asyncio.get_running_loop()
         adding = loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds, batch.size_bytes)
         adding.add_done_callback(self._on_added)
