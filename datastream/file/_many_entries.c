@@ -1,8 +1,8 @@
-/* The heads and data of many entries, behind those in a buffer: in one call, since each loop of Python over them costs
- * as much as the copying.
+/* Many entries in one call: put behind others in a buffer, read from a page, or walked. A loop of Python over them
+ * costs more than the copying.
  *
- * `sluice.datastream.file.operation` does the same in Python where this module was not built, and the tests compare
- * both.
+ * `sluice.datastream.file.operation` and `pages` do the same in Python where this module was not built, and the tests
+ * compare both. What is no entry is theirs to name: here it only ends the call.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,6 +11,7 @@
 
 #define HEAD 17 /* u8 packet type, u32 size, u32 entry type, u64 number; big-endian */
 #define BOOKMARK_TYPE 0xB0
+#define PAGE_SIZE (1 << 20)
 #define PACKET_DATA 2
 
 static uint8_t *put(uint8_t *to, uint64_t value, int size)
@@ -94,8 +95,127 @@ done:
     return result;
 }
 
+static uint64_t get(const uint8_t *from, int size)
+{
+    uint64_t value = 0;
+
+    for (int i = 0; i < size; i++)
+        value = value << 8 | from[i];
+    return value;
+}
+
+/* The size of the entry `number` at a place, with its head; 0: it is none, or its head goes beyond `left` bytes. */
+static Py_ssize_t entry_size(const uint8_t *at, Py_ssize_t left, uint64_t number)
+{
+    Py_ssize_t size;
+
+    if (left < HEAD || at[0] != PACKET_DATA || get(at + 9, 8) != number)
+        return 0;
+    size = (Py_ssize_t)get(at + 1, 4);
+    return size < HEAD || size > PAGE_SIZE ? 0 : size;
+}
+
+static int add_to(PyObject *list, PyObject *one)
+{
+    int failed = one == NULL || PyList_Append(list, one) < 0;
+
+    Py_XDECREF(one);
+    return failed;
+}
+
+PyDoc_STRVAR(columns_doc,
+"columns(data, number, end_number, size_wanted, /) -> tuple[list[int], list[bytes]] | None\n\n"
+"Return types and data of the whole entries in `data`, from entry `number` up to `end_number`, until their data has\n"
+"`size_wanted` bytes. None: one of them is no entry.");
+
+static PyObject *columns(PyObject *module, PyObject *args)
+{
+    Py_buffer data;
+    unsigned long long number, end_number;
+    Py_ssize_t wanted, position = 0;
+    PyObject *types, *column, *result = NULL;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*KKn:columns", &data, &number, &end_number, &wanted))
+        return NULL;
+    types = PyList_New(0);
+    column = PyList_New(0);
+    if (types == NULL || column == NULL)
+        goto done;
+    while (number < end_number && data.len - position >= HEAD && (wanted > 0 || PyList_GET_SIZE(types) == 0)) {
+        const uint8_t *at = (const uint8_t *)data.buf + position;
+        Py_ssize_t size = entry_size(at, data.len - position, number);
+
+        if (size == 0) {
+            result = Py_NewRef(Py_None);
+            goto done;
+        }
+        if (size > data.len - position)
+            break;
+        if (add_to(types, PyLong_FromUnsignedLong((unsigned long)get(at + 5, 4))) ||
+            add_to(column, PyBytes_FromStringAndSize((const char *)at + HEAD, size - HEAD)))
+            goto done;
+        position += size;
+        wanted -= size - HEAD;
+        number++;
+    }
+    result = PyTuple_Pack(2, types, column);
+done:
+    Py_XDECREF(types);
+    Py_XDECREF(column);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+PyDoc_STRVAR(walk_doc,
+"walk(page, number, end, interval, bookmark_size_max, /) -> tuple[int, int, list[int], list[tuple[bytes, int]]]\n\n"
+"Walk the entries of a page, from entry `number` on, up to position `end` or to what is no entry.\n\n"
+"Return the number and the position after the last one, the positions of those whose number is a multiple of\n"
+"`interval`, and the bookmarks with their numbers.");
+
+static PyObject *walk(PyObject *module, PyObject *args)
+{
+    Py_buffer page;
+    unsigned long long number, interval;
+    Py_ssize_t end, size, bookmark_size_max, position = 0;
+    PyObject *places, *bookmarks, *result = NULL;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*KnKn:walk", &page, &number, &end, &interval, &bookmark_size_max))
+        return NULL;
+    places = PyList_New(0);
+    bookmarks = PyList_New(0);
+    if (places == NULL || bookmarks == NULL)
+        goto done;
+    if (end < 0 || end > page.len || interval == 0) {
+        PyErr_Format(PyExc_ValueError, "end: got %zd and interval %llu, expected at most the %zd bytes, and 1 or more",
+                     end, interval, page.len);
+        goto done;
+    }
+    for (;; number++, position += size) {
+        const uint8_t *at = (const uint8_t *)page.buf + position;
+
+        size = entry_size(at, end - position, number);
+        if (size == 0 || size > end - position)
+            break;
+        if (number % interval == 0 && add_to(places, PyLong_FromSsize_t(position)))
+            goto done;
+        if (get(at + 5, 4) == BOOKMARK_TYPE && size > HEAD && size - HEAD <= bookmark_size_max &&
+            add_to(bookmarks, Py_BuildValue("y#K", (const char *)at + HEAD, size - HEAD, number)))
+            goto done;
+    }
+    result = Py_BuildValue("KnOO", number, position, places, bookmarks);
+done:
+    Py_XDECREF(places);
+    Py_XDECREF(bookmarks);
+    PyBuffer_Release(&page);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"append", append, METH_VARARGS, append_doc},
+    {"columns", columns, METH_VARARGS, columns_doc},
+    {"walk", walk, METH_VARARGS, walk_doc},
     {NULL, NULL, 0, NULL},
 };
 

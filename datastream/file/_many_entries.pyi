@@ -10,3 +10,9 @@ def append(
     interval: int,
     /,
 ) -> tuple[int, list[int]]: ...
+def columns(
+    data: bytes, number: int, end_number: int, size_wanted: int, /
+) -> tuple[list[int], list[bytes]] | None: ...
+def walk(
+    page: bytes, number: int, end: int, interval: int, bookmark_size_max: int, /
+) -> tuple[int, int, list[int], list[tuple[bytes, int]]]: ...

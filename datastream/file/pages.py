@@ -8,9 +8,11 @@ Source: docs/spec/stream-file.md section 1.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
@@ -19,6 +21,7 @@ from sluice.datastream.layout import (
     PACKET_DATA,
     PACKET_PADDING,
     PAGE_SIZE,
+    U64_MAX,
     Entry,
 )
 from sluice.datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
@@ -32,9 +35,6 @@ __all__ = [
     "find_position",
     "walk_page",
 ]
-
-_CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
-assert CHECKPOINT_INTERVAL & _CHECKPOINT_MASK == 0
 
 
 class PageFault(Exception):
@@ -87,29 +87,35 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
     Raises:
         PageFault: a wrong head, an entry past `end`, or padding before an `end` inside the page.
     """
-    unpack_head = ENTRY_HEAD.unpack_from
-    checkpoints = array("I")
-    bookmarks: list[tuple[bytes, int]] = []
-    position = 0
-    number = first_number
-    head_end = end - ENTRY_HEAD_SIZE
-    while position <= head_end:
-        packet_type, size, entry_type, got = unpack_head(page, position)
-        if packet_type != PACKET_DATA:
-            break
-        next_position = position + size
-        if got != number or size < ENTRY_HEAD_SIZE or next_position > end:
-            raise _fault(page, position, number, end)
-        if not number & _CHECKPOINT_MASK:
-            checkpoints.append(position)
-        if entry_type == BOOKMARK_TYPE and 0 < size - ENTRY_HEAD_SIZE <= BOOKMARK_SIZE_MAX:
-            bookmarks.append((bytes(page[position + ENTRY_HEAD_SIZE : next_position]), number))
-        position = next_position
-        number += 1
+    number, position, places, bookmarks = walk_at_once(
+        page, first_number, end, CHECKPOINT_INTERVAL, BOOKMARK_SIZE_MAX
+    )
     padded = position < end and page[position] == PACKET_PADDING and end == PAGE_SIZE and position > 0
     if position != end and not padded:
         raise _fault(page, position, number, end)
-    return PageWalk(number, position, checkpoints, bookmarks)
+    return PageWalk(number, position, array("I", places), bookmarks)
+
+
+def walk_one_by_one(
+    page: bytes, number: int, end: int, interval: int, bookmark_size_max: int
+) -> tuple[int, int, list[int], list[tuple[bytes, int]]]:
+    """As the compiled `walk`, where there is none."""
+    unpack_head = ENTRY_HEAD.unpack_from
+    places: list[int] = []
+    bookmarks: list[tuple[bytes, int]] = []
+    position, head_end = 0, end - ENTRY_HEAD_SIZE
+    while position <= head_end:
+        packet_type, size, entry_type, got = unpack_head(page, position)
+        following = position + size
+        if packet_type != PACKET_DATA or got != number or size < ENTRY_HEAD_SIZE or following > end:
+            break
+        if not number % interval:
+            places.append(position)
+        if entry_type == BOOKMARK_TYPE and 0 < size - ENTRY_HEAD_SIZE <= bookmark_size_max:
+            bookmarks.append((bytes(page[position + ENTRY_HEAD_SIZE : following]), number))
+        position = following
+        number += 1
+    return number, position, places, bookmarks
 
 
 def find_position(data: bytes, number_at_start: int, number: int, number_at_end: int | None = None) -> int:
@@ -164,31 +170,44 @@ def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], l
     """Return types and data of the whole entries in `data`, from entry `number` on, up to `size_wanted` bytes
     or more.
     """
-    unpack_head = ENTRY_HEAD.unpack_from
+    return columns_at_once(data, number, U64_MAX, size_wanted) or columns_one_by_one(
+        data, number, U64_MAX, size_wanted
+    )
+
+
+def columns_one_by_one(
+    data: bytes, number: int, end_number: int, size_wanted: int
+) -> tuple[list[int], list[bytes]]:
+    """As the compiled `columns`, where there is none, and to say what is no entry."""
     types: list[int] = []
     column: list[bytes] = []
-    position, head_end, size_left = 0, len(data) - ENTRY_HEAD_SIZE, size_wanted
-    while position <= head_end and (size_left > 0 or not types):
-        packet_type, size, entry_type, got = unpack_head(data, position)
-        if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-            raise _no_entry(number, position, packet_type, got, size)
-        following = position + size
-        if following > len(data):
+    size_left = size_wanted
+    for entry in _entries_one_by_one(data, number, end_number):
+        types.append(entry.type)
+        column.append(entry.data)
+        size_left -= len(entry.data)
+        if size_left <= 0:
             break
-        types.append(entry_type)
-        column.append(data[position + ENTRY_HEAD_SIZE : following])
-        position, number, size_left = following, number + 1, size_left - size + ENTRY_HEAD_SIZE
     return types, column
 
 
 def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
     """Yield the whole entries in `data`, from `number` up to `end_number`."""
+    found = columns_at_once(data, number, end_number, sys.maxsize)
+    if found is None:
+        return _entries_one_by_one(data, number, end_number)
+    types, column = found
+    return map(Entry, types, count(number), column)
+
+
+def _entries_one_by_one(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
     unpack_head = ENTRY_HEAD.unpack_from
     position, head_end = 0, len(data) - ENTRY_HEAD_SIZE
     while position <= head_end and number < end_number:
         packet_type, size, entry_type, got = unpack_head(data, position)
         if packet_type != PACKET_DATA or got != number or not ENTRY_HEAD_SIZE <= size <= PAGE_SIZE:
-            raise _no_entry(number, position, packet_type, got, size)
+            found = f"packet type {packet_type}, number {got}, length {size}"
+            raise PageFault(number, position, found, f"entry {number}")
         following = position + size
         if following > len(data):
             return
@@ -197,6 +216,13 @@ def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
         number += 1
 
 
-def _no_entry(number: int, position: int, packet_type: int, got: int, size: int) -> PageFault:
-    found = f"packet type {packet_type}, number {got}, length {size}"
-    return PageFault(number, position, found, f"entry {number}")
+try:
+    from sluice.datastream.file._many_entries import columns as columns_at_once
+    from sluice.datastream.file._many_entries import walk as walk_at_once
+except ImportError:  # where nothing was compiled
+    walk_at_once = walk_one_by_one
+
+    def columns_at_once(
+        data: bytes, number: int, end_number: int, size_wanted: int, /
+    ) -> tuple[list[int], list[bytes]] | None:
+        return None

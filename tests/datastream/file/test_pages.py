@@ -3,9 +3,88 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sluice.datastream.file.pages import PageFault, find_entry, find_position, walk_page
-from sluice.datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_entry
+from sluice.datastream.file.pages import (
+    PageFault,
+    columns_at_once,
+    columns_of,
+    columns_one_by_one,
+    entries_of,
+    find_entry,
+    find_position,
+    walk_at_once,
+    walk_one_by_one,
+    walk_page,
+)
+from sluice.datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_entry
+
+FIRST = (1 << 40) + 6
+IS_COMPILED = columns_at_once(b"", 0, 1, 1) is not None
+HEADS = st.tuples(st.sampled_from([0, 1, BOOKMARK_TYPE, 0xFFFF_FFFF]), st.binary(max_size=20))
+CHANGES = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)
+
+
+def damaged(entries: list[tuple[int, bytes]], changes: list[tuple[int, int]], cut: int) -> bytes:
+    """Entries from FIRST on with some bytes changed, without the last `cut`."""
+    data = bytearray(
+        b"".join(encode_entry(Entry(kind, FIRST + place, one)) for place, (kind, one) in enumerate(entries))
+    )
+    for at, value in changes:
+        if at < len(data):
+            data[at] = value
+    return bytes(data[: max(0, len(data) - cut)])
+
+
+@given(st.lists(HEADS, max_size=20), CHANGES, st.integers(0, 40), st.integers(0, 40), st.integers(1, 5))
+def test_the_compiled_module_walks_as_python_does(
+    entries: list[tuple[int, bytes]], changes: list[tuple[int, int]], cut: int, before: int, interval: int
+) -> None:
+    data = damaged(entries, changes, cut)
+    given_rest = FIRST, max(0, len(data) - before), interval, 16
+    assert walk_at_once(data, *given_rest) == walk_one_by_one(data, *given_rest)
+
+
+@given(
+    st.lists(HEADS, max_size=20), CHANGES, st.integers(0, 40), st.integers(0, 22), st.sampled_from([0, 1, 99])
+)
+def test_the_compiled_module_reads_entries_as_python_does(
+    entries: list[tuple[int, bytes]], changes: list[tuple[int, int]], cut: int, many: int, wanted: int
+) -> None:
+    data = damaged(entries, changes, cut)
+    end_number = FIRST + many
+    try:
+        expected = columns_one_by_one(data, FIRST, end_number, wanted)
+    except PageFault as fault:
+        text = str(fault)
+        assert columns_at_once(data, FIRST, end_number, wanted) is None
+        if many == 22:
+            with pytest.raises(PageFault) as caught:
+                columns_of(data, FIRST, wanted)
+            assert str(caught.value) == text
+        with pytest.raises(PageFault):
+            list(entries_of(data, FIRST, end_number))
+    else:
+        assert columns_at_once(data, FIRST, end_number, wanted) == (expected if IS_COMPILED else None)
+        if many == 22:
+            assert columns_of(data, FIRST, wanted) == expected
+
+
+def test_entries_before_what_is_none_are_yielded() -> None:
+    data = damaged([(1, b"a"), (2, b"b"), (3, b"c")], [(2 * 18, 7)], 0)
+    found = entries_of(data, FIRST, FIRST + 3)
+    assert [next(found), next(found)] == [Entry(1, FIRST, b"a"), Entry(2, FIRST + 1, b"b")]
+    with pytest.raises(PageFault, match="packet type 7"):
+        next(found)
+    assert list(entries_of(data, FIRST, FIRST + 2)) == [Entry(1, FIRST, b"a"), Entry(2, FIRST + 1, b"b")]
+
+
+def test_the_compiled_module_walks_no_further_than_the_page() -> None:
+    walk = pytest.importorskip("sluice.datastream.file._many_entries").walk
+    for end, interval in ((3, 1), (-1, 1), (0, 0)):
+        with pytest.raises(ValueError, match=f"end: got {end}"):
+            walk(b"ab", 0, end, interval, 16)
 
 
 def page_of(*sizes: int, first_number: int = 0, fill: bytes = b"\0") -> bytes:
