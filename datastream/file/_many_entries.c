@@ -14,11 +14,10 @@
 #define PAGE_SIZE (1 << 20)
 #define PACKET_DATA 2
 
-static uint8_t *put(uint8_t *to, uint64_t value, int size)
+static inline void put_4(uint8_t *to, uint32_t value)
 {
-    for (int i = size - 1; i >= 0; i--, value >>= 8)
-        to[i] = (uint8_t)value;
-    return to + size;
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
 /* The type of an entry that needs no look by itself; -1: another one, or no u32. */
@@ -81,12 +80,13 @@ static PyObject *append(PyObject *module, PyObject *args)
             PyObject *one = PyList_GET_ITEM(data, i);
             Py_ssize_t size = PyBytes_GET_SIZE(one);
 
-            to = put(to, PACKET_DATA, 1);
-            to = put(to, (uint64_t)(HEAD + size), 4);
-            to = put(to, (uint64_t)plain_type(PyList_GET_ITEM(entry_types, i)), 4);
-            to = put(to, number + (uint64_t)(i - at), 8);
-            memcpy(to, PyBytes_AS_STRING(one), (size_t)size);
-            to += size;
+            to[0] = PACKET_DATA;
+            put_4(to + 1, (uint32_t)(HEAD + size));
+            put_4(to + 5, (uint32_t)plain_type(PyList_GET_ITEM(entry_types, i)));
+            put_4(to + 9, (uint32_t)((number + (uint64_t)(i - at)) >> 32));
+            put_4(to + 13, (uint32_t)(number + (uint64_t)(i - at)));
+            memcpy(to + HEAD, PyBytes_AS_STRING(one), (size_t)size);
+            to += HEAD + size;
         }
     }
     result = Py_BuildValue("nO", count, starts);
@@ -95,13 +95,14 @@ done:
     return result;
 }
 
-static uint64_t get(const uint8_t *from, int size)
+static inline uint32_t get_4(const uint8_t *from)
 {
-    uint64_t value = 0;
+    return (uint32_t)from[0] << 24 | (uint32_t)from[1] << 16 | (uint32_t)from[2] << 8 | from[3];
+}
 
-    for (int i = 0; i < size; i++)
-        value = value << 8 | from[i];
-    return value;
+static inline uint64_t get_8(const uint8_t *from)
+{
+    return (uint64_t)get_4(from) << 32 | get_4(from + 4);
 }
 
 /* The size of the entry `number` at a place, with its head; 0: it is none, or its head goes beyond `left` bytes. */
@@ -109,9 +110,9 @@ static Py_ssize_t entry_size(const uint8_t *at, Py_ssize_t left, uint64_t number
 {
     Py_ssize_t size;
 
-    if (left < HEAD || at[0] != PACKET_DATA || get(at + 9, 8) != number)
+    if (left < HEAD || at[0] != PACKET_DATA || get_8(at + 9) != number)
         return 0;
-    size = (Py_ssize_t)get(at + 1, 4);
+    size = (Py_ssize_t)get_4(at + 1);
     return size < HEAD || size > PAGE_SIZE ? 0 : size;
 }
 
@@ -152,7 +153,7 @@ static PyObject *columns(PyObject *module, PyObject *args)
         }
         if (size > data.len - position)
             break;
-        if (add_to(types, PyLong_FromUnsignedLong((unsigned long)get(at + 5, 4))) ||
+        if (add_to(types, PyLong_FromUnsignedLong(get_4(at + 5))) ||
             add_to(column, PyBytes_FromStringAndSize((const char *)at + HEAD, size - HEAD)))
             goto done;
         position += size;
@@ -200,7 +201,7 @@ static PyObject *walk(PyObject *module, PyObject *args)
             break;
         if (number % interval == 0 && add_to(places, PyLong_FromSsize_t(position)))
             goto done;
-        if (get(at + 5, 4) == BOOKMARK_TYPE && size > HEAD && size - HEAD <= bookmark_size_max &&
+        if (get_4(at + 5) == BOOKMARK_TYPE && size > HEAD && size - HEAD <= bookmark_size_max &&
             add_to(bookmarks, Py_BuildValue("y#K", (const char *)at + HEAD, size - HEAD, number)))
             goto done;
     }

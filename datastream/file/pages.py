@@ -57,7 +57,7 @@ class PageWalk:
     data_end: int
     """Position just past the last entry."""
     checkpoints: array[int]
-    """Positions of the entries whose number is a multiple of CHECKPOINT_INTERVAL, in order."""
+    """Positions of the entries whose number is a multiple of the interval, in order."""
     bookmarks: list[tuple[bytes, int]]
     """(bookmark, entry number) of the page's bookmarks of 1 to 16 bytes, in order."""
 
@@ -77,19 +77,20 @@ def _fault(page: bytes, position: int, number: int, end: int) -> PageFault:
     return PageFault(number, position, f"length {size}", f"a length of at most {end - position}")
 
 
-def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
+def walk_page(
+    page: bytes, first_number: int, end: int = PAGE_SIZE, interval: int = CHECKPOINT_INTERVAL
+) -> PageWalk:
     """Walk the entries of a page and check each head.
 
     Args:
         page: at least `end` bytes.
         end: PAGE_SIZE, or the position of `total_length` on the last used page.
+        interval: of the entry numbers at checkpoints.
 
     Raises:
         PageFault: a wrong head, an entry past `end`, or padding before an `end` inside the page.
     """
-    number, position, places, bookmarks = walk_at_once(
-        page, first_number, end, CHECKPOINT_INTERVAL, BOOKMARK_SIZE_MAX
-    )
+    number, position, places, bookmarks = walk_at_once(page, first_number, end, interval, BOOKMARK_SIZE_MAX)
     padded = position < end and page[position] == PACKET_PADDING and end == PAGE_SIZE and position > 0
     if position != end and not padded:
         raise _fault(page, position, number, end)

