@@ -256,7 +256,9 @@ def append_one_by_one(
 
 
 try:
-    from sluice.datastream.file._many_entries import append as append_many
+    from sluice.datastream.file import _many_entries
+
+    append_many = _many_entries.append
 except ImportError:  # where nothing was compiled
     append_many = append_one_by_one
 

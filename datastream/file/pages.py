@@ -218,8 +218,9 @@ def _entries_one_by_one(data: bytes, number: int, end_number: int) -> Iterator[E
 
 
 try:
-    from sluice.datastream.file._many_entries import columns as columns_at_once
-    from sluice.datastream.file._many_entries import walk as walk_at_once
+    from sluice.datastream.file import _many_entries
+
+    columns_at_once, walk_at_once = _many_entries.columns, _many_entries.walk
 except ImportError:  # where nothing was compiled
     walk_at_once = walk_one_by_one
 
