@@ -554,7 +554,7 @@ class DataStreamer:
         """Return types and data of committed entries of one page, from `from_number` on.
 
         A fast `read_entries` for many entries: at least one, and no further ones once their data has
-        `size_wanted` bytes.
+        `size_wanted` bytes. There may be fewer.
         """
         self._check_open("read_columns")
         return self._file.columns(from_number, size_wanted)

@@ -600,7 +600,8 @@ class StreamFile:
     def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
         """Return types and data of committed entries of one page, from entry `number` on.
 
-        At least one entry, and no further ones once their data has `size_wanted` bytes.
+        At least one entry, and no further ones once their data has `size_wanted` bytes, or there are
+        COLUMN_ENTRIES_MAX.
         """
         return self._settled(self._read_columns, number, size_wanted)
 

@@ -420,7 +420,7 @@ class BlockStore:
     ) -> tuple[Sequence[int], Sequence[bytes], Sequence[int]]:
         """Read entries as `read_entries`, faster: types, data, and the number after each.
 
-        At least one entry, and no further ones once their data has `size_wanted` bytes.
+        At least one entry, and no further ones once their data has `size_wanted` bytes. There may be fewer.
         """
         if self.pair is not None:
             return self.pair.columns(from_number, size_wanted)

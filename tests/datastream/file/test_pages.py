@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.datastream.file.pages import (
+    COLUMN_ENTRIES_MAX,
     PageFault,
     columns_at_once,
     columns_of,
@@ -69,6 +70,13 @@ def test_the_compiled_module_reads_entries_as_python_does(
         assert columns_at_once(data, FIRST, end_number, wanted) == (expected if IS_COMPILED else None)
         if many == 22:
             assert columns_of(data, FIRST, wanted) == expected
+
+
+def test_so_many_entries_are_read_in_one_go() -> None:
+    data = damaged([(1, b"")] * (COLUMN_ENTRIES_MAX + 1), [], 0)
+    types, column = columns_of(data, FIRST, 1 << 20)
+    assert len(types) == len(column) == COLUMN_ENTRIES_MAX
+    assert len(list(entries_of(data, FIRST, FIRST + COLUMN_ENTRIES_MAX + 1))) == COLUMN_ENTRIES_MAX + 1
 
 
 def test_entries_before_what_is_none_are_yielded() -> None:
