@@ -12,7 +12,7 @@
 #define BLOCK 128
 #define HASH 48
 #define TAIL 17 /* the bit 1, and the message's length in 16 bytes */
-#define UNLOCKED_BYTES 4096 /* from so many on, other threads may run meanwhile */
+#define UNLOCKED_BYTES (96 << 10) /* from so many on, other threads may run; to get the lock back takes as long as fewer */
 #define SUBTREES_MAX 64
 
 typedef struct {
