@@ -6,7 +6,7 @@ It takes segments from its socket: JSON with `first_page`, `first_number` and `b
 descriptors, to read the pages from and to write the object to. It answers with JSON: the digest of all pages
 and that of each, or what is wrong. It ends with its socket.
 
-Python walks a page of small entries in 5 ms, with its lock held.
+A page is walked, and its part of the index made, with Python's lock held.
 """
 
 from __future__ import annotations
@@ -167,6 +167,10 @@ def main(socket_fd: str, niceness: str) -> None:
     """Build the objects in this process."""
     log_as_the_node(os.environ)
     os.nice(int(niceness))
+    if int(niceness) and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        # It gives its processor up to whoever becomes ready; with niceness alone it keeps it for a while.
+        with contextlib.suppress(OSError):  # a container or service manager may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with socket.socket(fileno=int(socket_fd)) as theirs:
         while True:
             message, descriptors, _, _ = socket.recv_fds(theirs, _MESSAGE_SIZE_MAX, 2)
