@@ -9,7 +9,9 @@ Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,9 +23,12 @@ from pyspark.sql.types import StructType
 
 from sluice.datastream.layout import Entry
 from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.errors import AddressError
+from sluice.publishers.blocks.block_items import block_time_ns
 from sluice.publishers.errors import BlockListError, OptionError
-from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
+from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly, first_at
 from sluice.publishers.sources.archive_runs import ArchivePagesReader, blocks_url, is_archive
 from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from sluice.publishers.sources.entry_server import EntryFile, EntryServers, GrowingEntries
@@ -85,6 +90,9 @@ class RunPartition(InputPartition):
     run: PageRun
     end_number: int
     """The number after the last entry that counts."""
+    first_wanted: int
+    """The first block that is wanted, or the first entry."""
+    last_wanted: int
 
 
 @dataclass
@@ -126,8 +134,9 @@ class DataStreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> GrowingEntriesReader:
         """Return the reader of a server, or of a file that grows; raise as `reader`."""
         options = StreamOptions.parse(self.options)
-        if "to" in self.options:
-            raise OptionError("to", repr(self.options["to"]), "nothing: a stream goes on")
+        for name in ("to", "starting_timestamp", "ending_timestamp"):
+            if name in self.options:
+                raise OptionError(name, repr(self.options[name]), "nothing: a stream goes on, from an entry")
         columns = columns_of(schema, _columns(options))
         if "server" in self.options or "path" not in self.options:
             return GrowingEntriesReader(self._servers(options), options, columns)
@@ -174,13 +183,29 @@ class DataStreamReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the wanted pages into runs; raise OSError, StreamFileRefused or GatewayError."""
-        with self._open() as pages:
-            runs = pages.plan(self._options.partition_count, *self._wanted_pages(pages))
+        options, native = self._options, None
+        with ExitStack() as opened:
+            pages = opened.enter_context(self._open())
             end, network = pages.header.total_entries, self._network()
             if network is not None:
-                with NativePages(pages, self._opened(network)) as native:
-                    end = native.committed_entries()
-        parts = [RunPartition(run, min(run.end_number, end)) for run in runs if run.first_number < end]
+                native = opened.enter_context(NativePages(pages, self._opened(network)))
+                end = native.committed_entries()
+            begin_page, end_page = self._wanted_pages(pages)
+            wanted = NumberRange(options.first_number, options.last_number + 1)
+            times = _BlocksByTime(pages, native, end)
+            if options.times.first is not None:
+                first, page = times.first_at(options.times.first)
+                wanted, begin_page = wanted.narrowed(first), max(begin_page, page)
+            if options.times.end is not None:
+                first, page = times.first_at(options.times.end)
+                wanted, end_page = wanted.narrowed(end=first), min(end_page, page + 2)
+            runs = pages.plan(options.partition_count, begin_page, max(begin_page, end_page))
+        assert wanted.end is not None
+        parts = [
+            RunPartition(run, min(run.end_number, end), wanted.first, wanted.end - 1)
+            for run in runs
+            if run.first_number < end
+        ]
         # Without a partition Spark would make one itself.
         return parts or [EntryRange(0, 0)]
 
@@ -222,7 +247,7 @@ class DataStreamReader(DataSourceReader):
                 with NativePages(pages, self._opened(network)) as native:
                     entries = native.whole(itertools.chain.from_iterable(pages.pages_from(run)))
                     stored = blocks_that_begin_in(entries, run.first_number, partition.end_number)
-                    first, last = wanted.first_number, wanted.last_number
+                    first, last = partition.first_wanted, partition.last_wanted
                     blocks = ((one.number, one.items) for one in stored if first <= one.number <= last)
                     yield from decoded_batches(blocks, wanted.decode, self._columns)
                 return
@@ -236,7 +261,7 @@ class DataStreamReader(DataSourceReader):
                     _with_number(columns),
                     may_be_cut=isinstance(pages, ArchivePagesReader),
                 )
-                batches = self._wanted(batches, columns)
+                batches = _wanted(batches, partition, columns)
                 if wanted.decode == "blocks":
                     yield from batches
                     return
@@ -247,8 +272,8 @@ class DataStreamReader(DataSourceReader):
             for page in itertools.islice(from_run, run.end_page - run.first_page):
                 # Without the entries that a node has added to the page since `plan`.
                 end = min(len(page), run.end_number - page.first_number)
-                end = min(end, wanted.last_number + 1 - page.first_number)
-                begin = max(0, wanted.first_number - page.first_number)
+                end = min(end, partition.last_wanted + 1 - page.first_number)
+                begin = max(0, partition.first_wanted - page.first_number)
                 if begin >= end:
                     continue
                 if wanted.decode == "events":
@@ -256,14 +281,59 @@ class DataStreamReader(DataSourceReader):
                 else:
                     yield _page_batch(page, self._columns).slice(begin, end - begin)
 
-    def _wanted(self, batches: Iterable[pa.RecordBatch], columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted blocks of batches that have numbers, with these columns."""
-        first, last = self._options.first_number, self._options.last_number
-        names = list(columns)
-        for batch in batches:
-            numbers = batch.column(BLOCK_NUMBER)
-            is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
-            yield batch.filter(is_wanted).select(names)
+
+def _wanted(
+    batches: Iterable[pa.RecordBatch], partition: RunPartition, columns: Iterable[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted blocks of batches that have numbers, with these columns."""
+    first, last = partition.first_wanted, partition.last_wanted
+    names = list(columns)
+    for batch in batches:
+        numbers = batch.column(BLOCK_NUMBER)
+        is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+        yield batch.filter(is_wanted).select(names)
+
+
+class _BlocksByTime:
+    """The blocks of a stream, found by their consensus time, which never falls.
+
+    Args:
+        native: the network's stream of a native chain.
+        end_number: the entry after the last one that counts.
+    """
+
+    def __init__(self, pages: PagesReader, native: NativePages | None, end_number: int) -> None:
+        self._pages = pages
+        self._native = native
+        self._end_number = end_number
+
+    def first_at(self, time_ns: int) -> tuple[int, int]:
+        """Return the first block of that time or later, and the page on which it begins, or the one before.
+
+        Without such a block, no block is one.
+        """
+        page = max(0, first_at(0, self._pages.page_count, time_ns, self._time_from) - 1)
+        for block in self._blocks_from(page):
+            if block_time_ns(block.items[0]) >= time_ns:
+                return block.number, page
+        return NUMBER_MAX, page
+
+    def _time_from(self, page_number: int) -> int:
+        """Return the time of the first block that begins on a page, or behind it."""
+        return next((block_time_ns(block.items[0]) for block in self._blocks_from(page_number)), sys.maxsize)
+
+    def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
+        run = self._pages.run_from(page_number)
+        if run.first_number >= self._end_number:
+            return
+        entries: Iterator[Entry] = itertools.chain.from_iterable(self._pages.pages_from(run))
+        if self._native is not None:
+            entries = self._native.whole(entries)
+        try:
+            yield from blocks_that_begin_in(entries, run.first_number, self._end_number)
+        except LayoutError:
+            if not self._pages.may_be_cut:
+                raise
 
 
 def _with_number(columns: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:
@@ -334,13 +404,25 @@ class ServedEntriesReader(DataSourceReader):
         if self._options.has_blocks:
             first = self._entry_of(first) if first else 0
             last = NUMBER_MAX if last == NUMBER_MAX else self._entry_of(last)
-        parts = cut_evenly(first, min(last + 1, total), self._options.partition_count)
+        end, times = min(last + 1, total), self._options.times
+        if times.first is not None:
+            first = first_at(first, end, times.first, self._time_from)
+        if times.end is not None:
+            end = first_at(first, end, times.end, self._time_from)
+        parts = cut_evenly(first, end, self._options.partition_count)
         # Without a partition Spark would make one itself.
         return [EntryRange(*part) for part in parts] or [EntryRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range as Arrow batches."""
         return _range_batches(self._servers, partition, self._options, self._columns)
+
+    def _time_from(self, entry_number: int) -> int:
+        """Return the time of the first block that begins with an entry, or behind it."""
+        entries = self._servers.entries(entry_number)
+        total = self._servers.header_surely().total_entries
+        blocks = blocks_that_begin_in(itertools.islice(entries, total - entry_number), entry_number, total)
+        return next((block_time_ns(block.items[0]) for block in blocks), sys.maxsize)
 
     def _entry_of(self, block_number: int) -> int:
         entry = self._servers.entry_of_block(block_number)

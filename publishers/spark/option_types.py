@@ -79,7 +79,7 @@ class BlockStreamOptions(_Range, _Times, GatewayOptions, total=False):
     deadline_seconds: float
 
 
-class DataStreamOptions(_Range, TlsOptions, total=False):
+class DataStreamOptions(_Range, _Times, TlsOptions, total=False):
     """The source `datastream`."""
 
     path: str

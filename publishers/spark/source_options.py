@@ -251,6 +251,7 @@ class StreamOptions:
     """The first entry; of a file or an archive that is read as blocks, the first block."""
     last_number: int = NUMBER_MAX
     """The last of them."""
+    times: TimeBounds = field(default_factory=lambda: TimeBounds())
     store: StoreOptions = field(default_factory=StoreOptions)
     """Of an archive."""
     max_entries_per_trigger: int = ENTRIES_PER_BATCH_DEFAULT
@@ -264,9 +265,14 @@ class StreamOptions:
         """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
         check_known(options, names_of(DataStreamOptions))
+        decode, times = one_of(options, "decode", STREAM_DECODES), TimeBounds.parse(options)
+        if times is not None and decode not in BLOCK_DECODES:
+            name = "starting_timestamp" if times.first is not None else "ending_timestamp"
+            raise OptionError(name, f"decode={decode or 'entries'}", "a decode of blocks, which have a time")
         return cls(
             **given(
-                decode=one_of(options, "decode", STREAM_DECODES),
+                decode=decode,
+                times=times,
                 generation=generation_of(options),
                 partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
                 first_number=whole_number(options, "from", 0, NUMBER_MAX),

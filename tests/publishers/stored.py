@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import header_of
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
@@ -29,3 +31,13 @@ def store_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[BlockStore]:
         yield store
     finally:
         store.close()
+
+
+def times_of(blocks: Sequence[Block | VerifiedBlock]) -> list[str]:
+    """Return the consensus times, as options have them."""
+    stamps = [header_of(block.items[0]).block_timestamp for block in blocks]
+    times = [datetime.fromtimestamp(stamp.seconds, UTC) for stamp in stamps]
+    return [
+        (time + timedelta(microseconds=stamp.nanos // 1_000)).isoformat()
+        for time, stamp in zip(times, stamps, strict=True)
+    ]

@@ -29,7 +29,8 @@ def blocks_of_a_page(first: int = 0, count: int = BLOCKS) -> Iterator[Block]:
     """Yield linked, signed blocks, which compress well."""
     tree, previous = StreamingTree(), EMPTY_HASH
     for number in range(first, first + count):
-        items = [header_item(number), field_item(4, bytes([number % 251]) * 700_000)]
+        items = [header_item(number, seconds=1_700_000_000 + number)]
+        items.append(field_item(4, bytes([number % 251]) * 700_000))
         items += [footer_item(previous, tree.root()), proof_item(number)]
         block = Block(number, sign_block(number, items, KEY))
         yield block

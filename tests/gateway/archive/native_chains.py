@@ -27,7 +27,7 @@ def blocks_of_both(salt: int = 0) -> Iterator[VerifiedBlock]:
     for number in range(NATIVE_BLOCKS):
         entry = bytes([number ^ salt]) * 700_000
         unsigned = [
-            header_item(number),
+            header_item(number, seconds=1_700_000_000 + number),
             stream_entry_item(BOOKMARK_TYPE, b"b%d" % number),
             *(stream_entry_item(2, entry), stream_entry_item(3, entry)),
             field_item(4, entry),

@@ -17,6 +17,7 @@ from sluice.publishers.spark.verify import verify_blocks
 from tests.gateway.archive.chains import ARCHIVED_PAGES, archive, blocks_of_a_page, fill
 from tests.gateway.archive.native_chains import archive_native, blocks_of_both
 from tests.nodes import ledger_key
+from tests.publishers.stored import times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +75,20 @@ def test_blocks_are_pruned_by_the_indexes(chain: Path) -> None:
     assert pages <= 64
 
 
+def test_blocks_of_an_archive_are_found_by_their_time(chain: Path) -> None:
+    blocks = list(blocks_of_a_page())
+    times = times_of(blocks)
+    wanted = {"decode": "headers", "starting_timestamp": times[70], "ending_timestamp": times[76]}
+    assert [row["block_number"] for row in rows(chain, **wanted)] == [70, 71, 72, 73, 74, 75]
+    source = DataStreamDataSource({"path": f"file://{chain}/archive", "partitions": "5", **wanted})
+    reader = source.reader(source.schema())
+    pages = sum(partition.run.end_page - partition.run.first_page for partition in reader.partitions())  # type: ignore[attr-defined]
+    assert pages <= 9
+    held = [row["block_number"] for row in rows(chain, decode="headers")]
+    late = {"decode": "headers", "starting_timestamp": times[held[-1]]}
+    assert [row["block_number"] for row in rows(chain, **late)] == held[-1:]
+
+
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `archive`, the pair of archives of a native chain."""
@@ -89,6 +104,9 @@ def test_the_blocks_of_a_native_archive(native: Path) -> None:
     assert all(tuple(items) == tuple(blocks[number].items) for number, items in got.items())
     wanted = {"decode": "blocks", "from": "50", "to": "53"}
     assert [row["block_number"] for row in rows(native, **wanted)] == [50, 51, 52, 53]
+    times = times_of(blocks)
+    between = {"decode": "blocks", "starting_timestamp": times[50], "ending_timestamp": times[54]}
+    assert [row["block_number"] for row in rows(native, **between)] == [50, 51, 52, 53]
     entries = list(rows(native))
     assert (len(entries), entries[0]["data"]) == (193, b"b0")
 

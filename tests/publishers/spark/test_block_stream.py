@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from sluice.gateway.blocks.items import header_of
 from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import blocks_in, read_chain
@@ -29,6 +27,7 @@ from sluice.publishers.spark.schema import BLOCK_COLUMNS, spark_schema
 from sluice.publishers.spark.source_options import SUBSCRIPTIONS_MAX, SubscriptionOptions
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
+from tests.publishers.stored import times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,24 +78,19 @@ def test_what_is_held(gateway: str, options: dict[str, str], numbers: range) -> 
     assert numbers_of(reader, reader.partitions()) == list(numbers)
 
 
-def time_of(number: int) -> str:
-    time = header_of(BLOCKS[number].items[0]).block_timestamp
-    whole = datetime.fromtimestamp(time.seconds, UTC)
-    return (whole + timedelta(microseconds=time.nanos // 1_000)).isoformat()
-
-
 def test_blocks_between_two_times(gateway: str) -> None:
-    reader = reader_of(gateway, starting_timestamp=time_of(5), ending_timestamp=time_of(8))
+    times = times_of(BLOCKS)
+    reader = reader_of(gateway, starting_timestamp=times[5], ending_timestamp=times[8])
     assert numbers_of(reader, reader.partitions()) == [5, 6, 7]
     late = reader_of(gateway, starting_timestamp="2999-01-01T00:00:00Z")
     assert numbers_of(late, late.partitions()) == []
-    stream = stream_of(gateway, starting_timestamp=time_of(9))
+    stream = stream_of(gateway, starting_timestamp=times_of(BLOCKS)[9])
     assert stream.initialOffset() == {"next": 9}
     end = stream.latestOffset({"next": 9}, stream.getDefaultReadLimit())
     assert numbers_of(stream, stream.partitions({"next": 9}, end)) == [9, 10, 11]
     assert stream.reportLatestOffset() == {"next": 12}
     with pytest.raises(OptionError, match="'ending_timestamp': got a time, expected nothing in a stream"):
-        stream_of(gateway, ending_timestamp=time_of(9))
+        stream_of(gateway, ending_timestamp=times_of(BLOCKS)[9])
 
 
 def test_nobody_answers() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from pyspark.sql.datasource import InputPartition
 
+from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers import limits
 from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
 from sluice.publishers.sources.event_rows import EVENT_COLUMNS
@@ -27,7 +28,7 @@ from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
-from tests.publishers.stored import large_blocks, store_of
+from tests.publishers.stored import large_blocks, store_of, times_of
 from tests.reference_data import needs_stream
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ def test_events_of_the_sample(tmp_path: Path) -> None:
             "option 'partitions': got 1000001, expected 1 to 1000000",
         ),
         ({"path": "x", "server": "a:1"}, "option 'server': got path as well, expected one of the two"),
+        (
+            {"path": "x", "starting_timestamp": "2026-01-31T12:00:00Z"},
+            "option 'starting_timestamp': got decode=entries, expected a decode of blocks, which have a time",
+        ),
         ({"path": "x", "generation": "old"}, "option 'generation': got 'old', expected one of auto, network"),
     ],
 )
@@ -125,6 +130,42 @@ def test_wrong_options_are_refused(options: dict[str, str], message: str) -> Non
     with pytest.raises(OptionError) as caught:
         source.reader(source.schema())
     assert str(caught.value).startswith(message)
+
+
+def between(first: int | None, end: int | None) -> dict[str, str]:
+    """Return the options for the blocks of BLOCKS from one up to another."""
+    times, bounds = times_of(BLOCKS), {"starting_timestamp": first, "ending_timestamp": end}
+    return {name: times[number] for name, number in bounds.items() if number is not None}
+
+
+TIMES = [(None, None), (0, None), (3, None), (None, 7), (3, 7), (7, 3), (11, None), (None, 0), (5, 6)]
+
+
+@pytest.mark.parametrize(("first", "end"), TIMES)
+@pytest.mark.parametrize("decode", ["blocks", "headers"])
+def test_blocks_between_two_times(
+    node: Path, tmp_path: Path, first: int | None, end: int | None, decode: str
+) -> None:
+    expected = list(range(first or 0, 12 if end is None else end))
+    reader = reader_of(node, decode=decode, partitions="3", **between(first, end))
+    assert [row["block_number"] for row in rows_of(reader, reader.partitions())] == expected
+    with store_of(tmp_path, BLOCKS) as store, ServerThread(store.streamer) as server:
+        where = {"server": f"{server.host}:{server.port}", "decode": decode, "partitions": "3"}
+        source = DataStreamDataSource(where | between(first, end))
+        served = source.reader(source.schema())
+        assert isinstance(served, ServedEntriesReader)
+        assert [row["block_number"] for row in rows_of(served, served.partitions())] == expected
+
+
+def test_no_block_is_of_a_time_that_has_not_come(node: Path, tmp_path: Path) -> None:
+    late = {"decode": "blocks", "starting_timestamp": "2999-01-01T00:00:00Z"}
+    BlockStore.open(tmp_path).close()
+    for path in (node, tmp_path):
+        reader = reader_of(path, **late)
+        assert rows_of(reader, reader.partitions()) == []
+    source = DataStreamDataSource({"path": str(node), **late})
+    with pytest.raises(OptionError, match=r"'starting_timestamp': got '2999.*', expected nothing: a stream"):
+        source.streamReader(source.schema())
 
 
 def stream_of(server: str, **options: str) -> GrowingEntriesReader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
-from sluice.gateway.blocks.block import Block
-from sluice.gateway.blocks.items import header_of
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.errors import BlockListError, OptionError
 from sluice.publishers.number_range import NumberRange, first_at
@@ -29,6 +26,7 @@ from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.listed_places import ListedPlaces
 from tests.nodes import make_blocks
 from tests.publishers import field_files
+from tests.publishers.stored import times_of
 
 BLOCKS = make_blocks(12)
 
@@ -181,16 +179,6 @@ def test_a_batch_is_bounded_in_bytes(tmp_path: Path) -> None:
 
 
 # --- times --------------------------------------------------------------------------------------------------
-
-
-def times_of(blocks: list[Block]) -> list[str]:
-    """Return the consensus times, as options have them."""
-    stamps = [header_of(block.items[0]).block_timestamp for block in blocks]
-    times = [datetime.fromtimestamp(stamp.seconds, UTC) for stamp in stamps]
-    return [
-        (time + timedelta(microseconds=stamp.nanos // 1_000)).isoformat()
-        for time, stamp in zip(times, stamps, strict=True)
-    ]
 
 
 def test_blocks_between_two_times(tmp_path: Path) -> None:
