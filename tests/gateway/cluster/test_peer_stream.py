@@ -169,7 +169,7 @@ async def test_a_message_of_many_items_waits_for_a_turn(
         await take(self)
 
     monkeypatch.setattr(LoopSlots, "take", counted)
-    monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no slot
+    monkeypatch.setattr(Hashing, "is_quick", lambda self, count, size_bytes: True)  # which needs no slot
     assert (len(block.items) >= SLOT_ITEMS_MIN) == waits
 
     async with AsyncExitStack() as stack:
