@@ -167,10 +167,6 @@ def main(socket_fd: str, niceness: str) -> None:
     """Build the objects in this process."""
     log_as_the_node(os.environ)
     os.nice(int(niceness))
-    if int(niceness) and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        # It gives its processor up to whoever becomes ready; with niceness alone it keeps it for a while.
-        with contextlib.suppress(OSError):  # a container or service manager may forbid it
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with socket.socket(fileno=int(socket_fd)) as theirs:
         while True:
             message, descriptors, _, _ = socket.recv_fds(theirs, _MESSAGE_SIZE_MAX, 2)
