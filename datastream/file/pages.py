@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 COLUMN_ENTRIES_MAX = 4_096
-"""Entries read in one go: 0.6 ms, during which other threads may wait for Python's lock."""
+"""Entries read in one go: 0.7 ms, during which other threads may wait for Python's lock."""
 
 
 class PageFault(Exception):

@@ -43,8 +43,6 @@ __all__ = [
     "TOP_LEAF_OF_SUBTREE_0",
     "BlockHasher",
     "BlockSummary",
-    "ItemLook",
-    "Leaves",
     "RootLayout",
     "hash_into",
     "subtree_of",
@@ -147,31 +145,10 @@ class BlockSummary(NamedTuple):
         )
 
 
-class Leaves(NamedTuple):
-    """Items, and the subtrees of their leaves."""
-
-    subtree_of_kind: dict[int, int]  # by field number; NOT_HASHED: none
-    items: Sequence[bytes]
-    kinds: Sequence[int]  # the field number of each
-
-
-class ItemLook(NamedTuple):
-    """The checked next items of a block, and the hasher's state after them."""
-
-    leaves: Leaves
-    header: Header
-    footer: Footer | None
-    proofs: tuple[bytes, ...]
-    record_file: bytes | None
-    item_count: int  # of these items alone
-    size_bytes: int
-
-
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    The caller passes every item to `add` once, in order, then calls `finish`. If the items are hashed
-    elsewhere, it calls `look` and `take`.
+    The caller passes every item to `add` once, in order, then calls `finish`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -202,15 +179,7 @@ class BlockHasher:
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """Take the next items of the block, as `look` and `take` do."""
-        looked = self.look(items, kinds, size_bytes)
-        if looked is not None:
-            self.take(looked)
-
-    def look(
-        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
-    ) -> ItemLook | None:
-        """Check the next items and change nothing; return None if there are none.
+        """Take the next items of the block.
 
         `kinds` and `size_bytes` are computed unless passed. Raises BlockRefused for an item that is
         malformed, unsupported or in the wrong place.
@@ -221,7 +190,7 @@ class BlockHasher:
             except ItemError as error:
                 raise cannot_parse(error) from error
         if not kinds:
-            return None
+            return
         header, footer, proofs = self._header, self._footer, self._proofs
         rest = _other_than_body(kinds)
         body_start, body_end = 0, len(kinds)
@@ -245,28 +214,11 @@ class BlockHasher:
             size_bytes = sum(map(len, items))
         if body_end < item_count:
             items, kinds = items[:body_end], kinds[:body_end]
-        leaves = Leaves(subtree_of_kind, items, kinds)
-        return ItemLook(leaves, header, footer, proofs, record_file, item_count, size_bytes)
-
-    def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
-        """Take the items of the last `look`; this cannot fail.
-
-        `grown` has the trees with the new leaves, by subtree, if they were hashed elsewhere.
-        """
-        if grown is None:
-            hash_into(self._trees, looked.leaves)
-        else:
-            for subtree, tree in grown.items():
-                self._trees[subtree] = tree
-        self._header, self._footer, self._proofs = looked.header, looked.footer, looked.proofs
-        self._record_file = looked.record_file
-        self._item_count += looked.item_count
-        self._size_bytes += looked.size_bytes
-
-    @property
-    def trees(self) -> Sequence[StreamingTree]:
-        """The tree of each subtree."""
-        return self._trees
+        hash_into(self._trees, items, kinds, subtree_of_kind)  # nothing fails from here on
+        self._header, self._footer, self._proofs = header, footer, proofs
+        self._record_file = record_file
+        self._item_count += item_count
+        self._size_bytes += size_bytes
 
     def subtree_roots(self) -> list[bytes]:
         """Return the root of each subtree so far."""
@@ -413,9 +365,18 @@ def _other_than_body(kinds: Sequence[int]) -> Collection[int]:
     return set(kinds) - _BODY_KINDS
 
 
-def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append each item's leaf to its tree."""
-    subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
+def hash_into(
+    trees: Sequence[StreamingTree],
+    items: Sequence[bytes],
+    kinds: Sequence[int],
+    subtree_of_kind: dict[int, int],
+) -> None:
+    """Append each item's leaf to its tree.
+
+    Args:
+        kinds: the field number of each item.
+        subtree_of_kind: NOT_HASHED: items of this kind have no leaf.
+    """
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):
             subtree = subtree_of_kind[kind]

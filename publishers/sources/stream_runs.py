@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TypeVar
 
 from sluice.datastream.errors import EntriesDisagree
 from sluice.datastream.file.disk import RealDisk
-from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.file.pages import PageFault, entries_of, walk_page
 from sluice.datastream.file.streamfile import inspect_header
 from sluice.datastream.layout import (
     ENTRY_HEAD,
@@ -169,14 +169,5 @@ class PagesReader:
 
 
 def _entries_on(page: bytes, first_number: int, end: int) -> list[Entry]:
-    walk_page(page, first_number, end)
-    entries = []
-    position = 0
-    unpack = ENTRY_HEAD.unpack_from
-    while position + ENTRY_HEAD_SIZE <= end:
-        packet_type, size, entry_type, number = unpack(page, position)
-        if packet_type != PACKET_DATA:
-            break
-        entries.append(Entry(entry_type, number, page[position + ENTRY_HEAD_SIZE : position + size]))
-        position += size
-    return entries
+    walk = walk_page(page, first_number, end)
+    return list(entries_of(page[: walk.data_end], first_number, walk.entries_end))

@@ -115,7 +115,7 @@ class NetworkServerOptions(_NetworkOptions, TlsOptions, total=False):
 
 
 class SparkSinkOptions(TypedDict, total=False):
-    """What Spark adds to a sink's options: of `save(path)`, and of a streaming query."""
+    """Options that Spark adds to those of a sink: of `save(path)`, and of a streaming query."""
 
     path: str
     checkpointlocation: str

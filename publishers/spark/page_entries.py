@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sluice.datastream.file.pages import walk_page
+from sluice.datastream.file.pages import entries_of, walk_page
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry
 
 __all__ = ["PageEntries", "read_page"]
@@ -46,17 +46,8 @@ class PageEntries:
 
     def entries(self) -> list[Entry]:
         """Return the entries one by one."""
-        positions = self.positions.tolist()
-        return [
-            Entry(kind, number, self.page[start + ENTRY_HEAD_SIZE : end])
-            for number, kind, start, end in zip(
-                range(self.first_number, self.first_number + len(self)),
-                self.types.tolist(),
-                positions,
-                positions[1:],
-                strict=False,
-            )
-        ]
+        data_end = int(self.positions[-1])
+        return list(entries_of(self.page[:data_end], self.first_number, self.first_number + len(self)))
 
 
 def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
