@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,15 @@ class ElectedNode(ClusterNode):
 
 @asynccontextmanager
 async def elected(tmp_path: Path, etcd: EtcdProcess, count: int = 3) -> AsyncIterator[list[ElectedNode]]:
-    """Yield running nodes, one of which is active."""
+    """Yield running nodes, one of which is active; all of them can take over."""
     async with AsyncExitStack() as stack:
         nodes = [stack.enter_context(ElectedNode(tmp_path / name)) for name in "abcd"[:count]]
         for node in nodes:
             node.elect([other for other in nodes if other is not node], etcd)
         await asyncio.gather(*(node.start() for node in nodes))
         await active_of(nodes)
+        for node in nodes:
+            await until(partial(is_ready, node))
         yield nodes
 
 
