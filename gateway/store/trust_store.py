@@ -21,7 +21,7 @@ import zlib
 from functools import partial
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import zstandard
 
@@ -37,13 +37,15 @@ from sluice.gateway.blocks.proofs.ledger_data import (
     refusal_of,
 )
 from sluice.gateway.blocks.root_hash import RootLayout
-from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.errors import Fatal
 from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import open_regular, replace_file
-from sluice.gateway.store.block_store import BlockStore
+
+if TYPE_CHECKING:  # `sluice verify-proof` has no store
+    from sluice.gateway.blocks.stream_layout import StoredBlock
+    from sluice.gateway.store.block_store import BlockStore
 
 __all__ = [
     "KEPT_NAME",

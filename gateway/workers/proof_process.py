@@ -31,7 +31,7 @@ from typing import Final
 from sluice.gateway.blocks.errors import BlockRefused
 from sluice.gateway.blocks.proofs import ProofVerifier
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
-from sluice.gateway.blocks.proofs.poseidon import round_constants
+from sluice.gateway.blocks.proofs.poseidon import LANES, permute
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
@@ -178,7 +178,7 @@ def main() -> None:
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(OSError):  # a container or service manager may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    round_constants()  # before the first block
+    permute([0] * LANES)  # makes its constants before the first block
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 
 

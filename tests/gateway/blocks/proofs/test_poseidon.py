@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from sluice.gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
 from sluice.gateway.blocks.proofs.encoding import scalar_bytes
 from sluice.gateway.blocks.proofs.poseidon import (
@@ -30,6 +33,26 @@ def test_the_permutation() -> None:
         18821383157269793795438455681495246036402687001665670618754263018637548127333
     )
     assert len(permute([0] * LANES)) == LANES
+
+
+_ELEMENTS = st.integers(0, FIELD_PRIME - 1)
+
+
+@given(st.lists(_ELEMENTS, min_size=LANES, max_size=LANES))
+def test_the_regrouped_rounds_give_what_the_defined_ones_give(state: list[int]) -> None:
+    assert permute(state) == _as_defined(state)
+    above = [element + FIELD_PRIME for element in state]  # as the sponge adds to lanes
+    assert permute(above) == permute(state)
+
+
+def _as_defined(state: list[int]) -> list[int]:
+    ark, mds = round_constants()
+    for index, row in enumerate(ark):
+        lanes = [lane + constant for lane, constant in zip(state, row, strict=True)]
+        raised = len(lanes) if index < 4 or index >= 64 else 1
+        lanes[:raised] = [lane**5 for lane in lanes[:raised]]
+        state = [sum(m * lane for m, lane in zip(line, lanes, strict=True)) % FIELD_PRIME for line in mds]
+    return state
 
 
 def test_the_sponge_gives_lane_1_and_has_no_padding() -> None:
