@@ -1,9 +1,9 @@
-"""A cheap publisher: one gRPC call over bare HTTP/2.
+"""A cheap client: one gRPC call over bare HTTP/2.
 
 gRPC's own client takes about as long over a short message as the node does, on the same processors. This one
-does what a publish stream needs: flow control, frame size, and answers to settings and pings. It decodes no
-headers (HPACK): a call that ends is an error, whatever its status. Pure: `benchmarks.bare_publisher` and
-`benchmarks.paced_publisher` have the sockets.
+does what a stream needs: flow control, frame size, and answers to settings and pings. It decodes no headers
+(HPACK): a call that ends is an error, whatever its status. Pure: `benchmarks.bare_publisher`,
+`benchmarks.paced_publisher` and `benchmarks.live_subscribers` have the sockets.
 Source: RFC 9113 sections 3.4, 4.1, 5.2, 6.5, 6.7, 6.9; RFC
 7541 section 6.2.2 (a literal header with a new name); gRPC over HTTP/2, "Length-Prefixed-Message".
 """
@@ -14,8 +14,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
-
-from sluice.gateway.api import publish_pb2
 
 __all__ = ["BareCall", "Hear"]
 
@@ -28,18 +26,17 @@ _WINDOW_BYTES: Final = 65_535
 _FRAME_HEAD: Final = struct.Struct(">BHBBI")  # length in 8 and 16 bits, kind, flags, stream
 _STREAM: Final = 1
 _PREFIX_BYTES: Final = 5
-_Response = publish_pb2.PublishStreamResponse
-Hear = Callable[[_Response | str], None]
+Hear = Callable[[bytes | str], None]
 
 
 class BareCall:
-    """One publish stream on a connection of its own.
+    """One call on a connection of its own.
 
     Args:
         method: the path of the call.
-        name: the publisher's `publisher-id`.
+        name: the client's `publisher-id`.
         write: sends bytes on the connection.
-        hear: called with each answer, and with a text when the node has ended the call.
+        hear: called with each serialized answer, and with a text when the node has ended the call.
     """
 
     def __init__(
@@ -121,7 +118,7 @@ class BareCall:
             answer_end = start + _PREFIX_BYTES + int.from_bytes(answers[start + 1 : start + 5], "big")
             if end < answer_end:
                 break
-            self._hear(_Response.FromString(answers[start + _PREFIX_BYTES : answer_end]))
+            self._hear(answers[start + _PREFIX_BYTES : answer_end])
             start = answer_end
         self._answers = answers[start:]
 

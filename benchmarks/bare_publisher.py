@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from benchmarks.bare_call import BareCall, Hear
+from benchmarks.bare_call import BareCall
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import publish_pb2
 
-__all__ = ["BarePublisher", "open_bare"]
+__all__ = ["BarePublisher", "Hear", "open_bare"]
+
+_Response = publish_pb2.PublishStreamResponse
+Hear = Callable[[_Response | str], None]
 
 
 class BarePublisher(asyncio.Protocol):
@@ -71,11 +74,11 @@ class BarePublisher(asyncio.Protocol):
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         self._transport.writelines(parts)
 
-    def _hear(self, answer: publish_pb2.PublishStreamResponse | str) -> None:
+    def _hear(self, answer: bytes | str) -> None:
         if self._closed:
             return
         self._closed = isinstance(answer, str)
-        self._hear_next(answer)
+        self._hear_next(answer if isinstance(answer, str) else _Response.FromString(answer))
 
 
 async def open_bare(address: str, method: str, name: str, hear: Hear) -> BarePublisher:

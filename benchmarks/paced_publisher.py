@@ -91,8 +91,9 @@ class _Publisher:
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         self._socket.sendall(b"".join(parts))
 
-    def _hear(self, answer: publish_pb2.PublishStreamResponse | str) -> None:
+    def _hear(self, heard: bytes | str) -> None:
         number = len(self.latencies)
+        answer = heard if isinstance(heard, str) else publish_pb2.PublishStreamResponse.FromString(heard)
         if isinstance(answer, str) or answer.WhichOneof("response") != "acknowledgement":
             raise RuntimeError(f"block {number}: got {answer}, expected its acknowledgement")
         if answer.acknowledgement.block_number != number:

@@ -33,8 +33,7 @@ from typing import NamedTuple, Protocol
 import uvloop
 from grpc import aio
 
-from benchmarks.bare_call import Hear
-from benchmarks.bare_publisher import open_bare
+from benchmarks.bare_publisher import Hear, open_bare
 from benchmarks.chains import Chain, make_chain
 from benchmarks.cpu_seconds import cpu_seconds
 from benchmarks.measuring import Rows, print_rows
