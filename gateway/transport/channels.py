@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
-from cryptography import x509
 from grpc import aio
 
 from sluice.datastream.client.blocking_client import TlsContext
@@ -23,7 +22,6 @@ from sluice.gateway.errors import TlsError
 from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
 from sluice.gateway.regular_files import open_regular
 from sluice.gateway.transport import outgoing
-from sluice.gateway.transport.pem import certificates_in, check_key
 
 __all__ = [
     "WHOLE_BLOCKS",
@@ -90,13 +88,18 @@ class ClientTls:
         Raises:
             TlsError: one is unusable, or the key is not the certificate's.
         """
+        from sluice.gateway.transport.certificates import certificates_in, check_key  # 0.1 s
+
         ca = _read(self.ca_file, "CA file", _CERTIFICATE)
         certificate = _read(self.certificate_file, "certificate file", _CERTIFICATE)
         key = _read(self.key_file, "key file", _KEY)
-        _certificates(ca, self.ca_file, "CA file")
-        chain = _certificates(certificate, self.certificate_file, "certificate file")
-        if chain and key is not None and self.key_file is not None and self.certificate_file is not None:
-            check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
+        if ca is not None and self.ca_file is not None and _TRUSTED not in ca:
+            certificates_in(ca, self.ca_file, "CA file")
+        file = self.certificate_file
+        if certificate is not None and file is not None and _TRUSTED not in certificate:
+            own = certificates_in(certificate, file, "certificate file")[0]
+            if key is not None and self.key_file is not None:
+                check_key(key, self.key_file, "key file", own, file, is_quick=True)
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self, *, is_http2: bool = True) -> ssl.SSLContext:
@@ -195,12 +198,6 @@ def call_once(
             raise
     with open_blocking_channel(address, tls, options) as channel:
         return call(channel)
-
-
-def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
-    if pem is None or file is None or _TRUSTED in pem:
-        return []
-    return certificates_in(pem, file, what)
 
 
 def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:

@@ -31,7 +31,7 @@ from sluice.gateway.transport.known_nodes import KnownNodes
 from sluice.gateway.transport.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from sluice.gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
 from sluice.gateway.transport.relay import ServerRelay
-from sluice.gateway.transport.tls import ServerTls, subjects_of
+from sluice.gateway.transport.tls import ServerTls
 
 __all__ = ["Door", "granted", "look_at_shares"]
 
@@ -312,7 +312,10 @@ class _Connection(Pump[ServerRelay]):
         self._door.notes.ended(self._visit.address, breach)
 
     def on_secured(self, certificate: bytes | None) -> None:
-        self._subjects = subjects_of(certificate) if certificate else ()
+        if certificate:
+            from sluice.gateway.transport.certificates import subjects_of
+
+            self._subjects = subjects_of(certificate)
         guest = Guest.STRANGER
         if self._is_node():
             guest = Guest.NODE

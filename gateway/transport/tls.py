@@ -25,19 +25,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from typing import TYPE_CHECKING, Final
 
 from sluice.gateway.errors import TlsError
 from sluice.gateway.limits import TLS_FILE_BYTES_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.regular_files import open_regular
-from sluice.gateway.transport.pem import certificates_in, check_key
 
-__all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_certificates"]
+if TYPE_CHECKING:  # its import takes a tenth of a second
+    from cryptography import x509
+
+__all__ = ["ServerTls", "TlsFiles", "certificate_notes", "watch_certificates"]
 
 log = logging.getLogger(__name__)
 
@@ -218,60 +217,13 @@ def _as_file(content: bytes) -> Iterator[str]:
         os.close(number)
 
 
-_NAMES = {
-    x509.NameOID.EMAIL_ADDRESS: "emailAddress",
-    x509.NameOID.SERIAL_NUMBER: "serialNumber",
-    x509.NameOID.GIVEN_NAME: "GN",
-    x509.NameOID.SURNAME: "SN",
-    x509.NameOID.TITLE: "title",
-}
-"""Names as `openssl x509 -nameopt RFC2253` writes them; RFC 4514 lacks these."""
-
-
-_NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
-"""`cryptography` raises these for certificates that OpenSSL accepts."""
-
-
-def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
-    """Return the names that a client's certificate proves, best first.
-
-    They are the whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each
-    common name, then the alternative names: `URI:spiffe://net/alice`, `DNS:alice.net`, `IP:192.0.2.1`,
-    `email:alice@net`.
-    """
-    found: list[str] = []
-    try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        subject = certificate.subject
-        if list(subject):
-            text = subject.rfc4514_string(_NAMES)
-            escaped = "".join(
-                character if character.isascii() else "".join(f"\\{byte:02X}" for byte in character.encode())
-                for character in text
-            )
-            found += dict.fromkeys((escaped, text))
-        found += (
-            x509.Name([attribute]).rfc4514_string(_NAMES)  # escaped: a comma must not make it a whole subject
-            for attribute in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        )
-        alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound, *_NOT_READ):
-        return tuple(dict.fromkeys(found))
-    for kind, label in (
-        (x509.UniformResourceIdentifier, "URI"),
-        (x509.DNSName, "DNS"),
-        (x509.IPAddress, "IP"),
-        (x509.RFC822Name, "email"),
-    ):
-        found += (f"{label}:{value}" for value in alternative.get_values_for_type(kind))
-    return tuple(dict.fromkeys(found))
-
-
 def _load(files: TlsFiles, setting: str) -> _Loaded:
     """Read the files and check that gRPC can use them.
 
     Raises TlsError if one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
     """
+    from sluice.gateway.transport.certificates import certificates_in, check_key, fingerprint_of
+
     certificate_pem = _read(files.certificate, f"{setting}_certificate")
     key_pem = _read(files.key, f"{setting}_key")
     client_ca_pem = None if files.client_ca is None else _read(files.client_ca, f"{setting}_client_ca")
@@ -281,8 +233,7 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
         certificates_in(client_ca_pem, files.client_ca, f"{setting}_client_ca")
     _check_times(own, files.certificate, f"{setting}_certificate", datetime.now(UTC))
     check_key(key_pem, files.key, f"{setting}_key", own, files.certificate)
-    fingerprint = own.fingerprint(hashes.SHA256()).hex()
-    return _Loaded(certificate_pem, key_pem, client_ca_pem, fingerprint, own.not_valid_after_utc)
+    return _Loaded(certificate_pem, key_pem, client_ca_pem, fingerprint_of(own), own.not_valid_after_utc)
 
 
 def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:

@@ -23,13 +23,13 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.errors import TlsError
 from sluice.gateway.limits import TLS_FILE_BYTES_MAX
 from sluice.gateway.metrics import Metrics
+from sluice.gateway.transport.certificates import subjects_of
 from sluice.gateway.transport.grpc_server import ServerPlan, start_server
 from sluice.gateway.transport.tls import (
     CERTIFICATE_WARNING_DAYS,
     ServerTls,
     TlsFiles,
     certificate_notes,
-    subjects_of,
     watch_certificates,
 )
 from tests.certificates import Authority, Pair

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.pem`: errors name unusable files, and show nothing of a key."""
+"""Tests of `gateway.transport.certificates`: errors name unusable files, and show nothing of a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPri
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sluice.gateway.errors import TlsError
-from sluice.gateway.transport.pem import certificates_in, check_key
+from sluice.gateway.transport.certificates import certificates_in, check_key
 from tests.certificates import Authority, Pair
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
