@@ -13,10 +13,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints java check format api test matrix sim chaos atheris fuzz bench demo proto clean
+.PHONY: help setup constraints java check format api test test-all matrix sim chaos atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv and install Sluice with its tools
 
@@ -63,9 +63,12 @@ format: $(STAMP)  ## format the code as check wants it
 api: $(STAMP)  ## the API reference of sluice.datastream and sluice.publishers.spark, in build/api
 	$(BIN)/python docs/api.py build/api
 
-test: $(STAMP)  ## all tests
+test: $(STAMP)  ## the tests, but for slow ones; 8 minutes
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && unset PYTHONDONTWRITEBYTECODE && \
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --durations 25 --durations-min 5 $(ARGS)
+
+test-all: ARGS += --slow
+test-all: test  ## all tests; half an hour
 
 matrix: $(STAMP)  ## the Spark tests with other versions; ARGS="--python python3.13 --pyspark 4.2.0"
 	$(BIN)/python -m tests.spark_matrix $(ARGS)

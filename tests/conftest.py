@@ -70,6 +70,11 @@ _MEMORY_FOLDER = "memory_folder"
 _SESSION_TESTS = "session_tests"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--slow`."""
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the real standard error, as pytest captures that of a test, and make the folders of the run."""
     config.stash[_STDERR] = os.dup(2)
@@ -108,7 +113,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker, begin with the tests of the shared Spark session, then with files that have slow ones."""
+    """Skip slow tests, unless they are wanted. In a worker, begin with the tests of the shared Spark session,
+    then with files that have slow ones.
+    """
+    if not (config.getoption("slow") or "SLUICE_LONG" in os.environ):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: `make test-all` runs it"))
     worker = getattr(config, "workerinput", None)  # a run inside of a worker's test is none
     if worker is None:
         return
