@@ -14,6 +14,7 @@ def test_one_cell_runs_here(capsys: pytest.CaptureFixture[str], java: None) -> N
     assert capsys.readouterr().out.startswith("passed  this environment: ")
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, java: None) -> None:
     (tmp_path / "test_wrong.py").write_text("def test_wrong() -> None:\n    assert 1 == 2\n")
     assert main(["--here", "--tests", str(tmp_path / "test_wrong.py")]) == 1

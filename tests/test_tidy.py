@@ -423,6 +423,8 @@ def test_every_page_that_is_named_is_there() -> None:
         if not path.endswith((".md", ".proto", ".py", ".pyi", ".toml")) or path == "tests/test_tidy.py":
             continue
         for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
+            if ".md" not in line:
+                continue
             for page in re.findall(r"[\w-]+\.md\b", line):
                 if page not in names and not PUBLIC_SOURCES.search(line):
                     findings.append(f"{path}:{number}: {page} is not in the repository")

@@ -18,7 +18,7 @@ from sluice.datastream.layout import HEADER_PAGE_SIZE, StreamHeader, page_start
 
 END = page_start(1) + 5000
 HEADER = StreamHeader(1, 137, 1, END, 9)
-IMAGE = bytes(number * 31 % 251 for number in range(END + 4000))
+IMAGE = (bytes(number * 31 % 251 for number in range(251)) * (END // 251 + 20))[: END + 4000]
 
 
 def reader(image: bytes, *flips: int) -> ReadBytes:

@@ -17,9 +17,9 @@ SENDS = ("header", "item", "items")
     [
         *((names, 1, sends, is_cold) for names in (1, 5) for sends in SENDS for is_cold in (False, True)),
         (50, 1, "header", False),
-        (50, 1, "item", True),
-        (1, 64, "items", False),
-        (1, 64, "header", True),
+        pytest.param(50, 1, "item", True, marks=pytest.mark.slow),
+        pytest.param(1, 64, "items", False, marks=pytest.mark.slow),
+        pytest.param(1, 64, "header", True, marks=pytest.mark.slow),
     ],
 )
 def test_the_race_that_nobody_wins(names: int, streams: int, sends: str, is_cold: bool) -> None:

@@ -30,7 +30,6 @@ from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, make_network_blo
 from tests.publishers.node_thread import store
 
 BLOCKS = make_blocks(6)
-MANY = make_blocks(3 * GROUP_BLOCKS + 7)
 Code = proof_pb2.BlockContentsProofResponse.Code
 Request = proof_pb2.BlockContentsProofRequest
 METHOD = f"/{PROOF_SERVICE_NAME}/getBlockContentsProof"
@@ -277,16 +276,17 @@ async def noted(node: Node, groups: int) -> None:
 
 
 async def test_a_longer_chain_is_proved_while_it_grows_and_after_a_start(tmp_path: Path) -> None:
-    store(tmp_path, MANY[: 2 * GROUP_BLOCKS + 5])
+    many = make_blocks(3 * GROUP_BLOCKS + 7)
+    store(tmp_path, many[: 2 * GROUP_BLOCKS + 5])
     async with running_node(tmp_path) as node, wire_to(node) as wire:
         await noted(node, 2)
         publisher = await wire.publisher()
-        await publisher.block(*MANY[2 * GROUP_BLOCKS + 5 :])
-        await publisher.expect(*(f"ack {block.number}" for block in MANY[2 * GROUP_BLOCKS + 5 :]))
+        await publisher.block(*many[2 * GROUP_BLOCKS + 5 :])
+        await publisher.expect(*(f"ack {block.number}" for block in many[2 * GROUP_BLOCKS + 5 :]))
         await noted(node, 3)
         for number, under in ((0, 3 * GROUP_BLOCKS + 6), (GROUP_BLOCKS, 3 * GROUP_BLOCKS), (700, 701)):
             shown = await proved(wire, Request(block_number=number, block_item_index=1), under)
             assert (shown.block_number, shown.under_number) == (number, under)
     async with running_node(tmp_path) as node, wire_to(node) as wire:
         shown = await proved(wire, Request(block_number=11, block_item_index=1), 3 * GROUP_BLOCKS + 6)
-        assert (shown.block_number, shown.item) == (11, MANY[11].items[1])
+        assert (shown.block_number, shown.item) == (11, many[11].items[1])

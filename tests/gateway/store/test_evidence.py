@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ from tests.gateway.store.test_block_store import BLOCKS, commit, entries_of, fil
 from tests.nodes import make_blocks, stream_bytes
 from tests.rotten import flip, large_blocks, store
 
-MANY = [verified(block) for block in make_blocks(2 * GROUP_BLOCKS_DEFAULT + 10)]
+
+@cache
+def many_blocks() -> list[VerifiedBlock]:
+    return [verified(block) for block in make_blocks(2 * GROUP_BLOCKS_DEFAULT + 10)]
 
 
 def header_of(data_dir: Path) -> bytes:
@@ -164,7 +168,7 @@ def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
     """One more block was counted once, by a header that went back; the setting may have been lowered."""
     count = max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1 + more
     data_dir = tmp_path / "node"
-    without_witness(data_dir, 3, MANY[: 3 + count])
+    without_witness(data_dir, 3, many_blocks()[: 3 + count])
     if more:
         found = refused(data_dir, group_blocks_max=group_blocks_max)
         assert f"with blocks 3 to {3 + count - 1} behind the header" in found
@@ -195,7 +199,7 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
 ) -> None:
     """Its header was copied first, and later commits are behind it: the original has them."""
     copy = tmp_path / "copy"
-    headers = filled_in_groups(tmp_path / "node", MANY[:3], MANY[3:])
+    headers = filled_in_groups(tmp_path / "node", many_blocks()[:3], many_blocks()[3:])
     copy.mkdir()
     shutil.copy(tmp_path / "node" / "datastream.bin", copy)
     put_header(copy, headers[0])
@@ -203,7 +207,7 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
     assert store.last_number == 2
     store.close()
     text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
-    assert {"first_block": 3, "last_block": len(MANY) - 1} in logged(caplog, text)
+    assert {"first_block": 3, "last_block": len(many_blocks()) - 1} in logged(caplog, text)
 
 
 @pytest.mark.parametrize("begun", [1, 2])

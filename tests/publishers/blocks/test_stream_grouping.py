@@ -158,7 +158,7 @@ def test_the_last_block_is_complete_when_the_next_begins_or_it_has_its_number_of
 
 
 @needs_stream
-@pytest.mark.parametrize("by", RULES)
+@pytest.mark.parametrize("by", ["batch", *(pytest.param(by, marks=pytest.mark.slow) for by in RULES[1:])])
 def test_the_sample_becomes_a_linked_chain_and_comes_back(by: object, tmp_path: Path) -> None:
     with PagesReader(sample_file(tmp_path)) as pages:
         entries = [entry for page in pages.pages_from(pages.run_from(0)) for entry in page]

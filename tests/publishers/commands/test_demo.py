@@ -77,6 +77,7 @@ def check_result(result: dict[str, Any], folder: Path, count: int) -> None:
     assert processes_about(folder) == []
 
 
+@pytest.mark.slow
 def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with demo(folder, "--quick", "--blocks", "60", "--stay") as process:
@@ -111,6 +112,7 @@ def test_it_runs_from_end_to_end_without_spark(tmp_path: Path, capsys: pytest.Ca
     check_result(json.loads(said.out), folder, 120)
 
 
+@pytest.mark.slow
 def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A block with a wrong proof would be stored: that step is left out."""
     source, folder = tmp_path / "source", tmp_path / "demo"
@@ -127,6 +129,7 @@ def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.C
     assert result["verification_mode"] == "hash"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark_for_commands")
 def test_it_runs_from_end_to_end_with_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,10 +143,10 @@ def test_it_runs_from_end_to_end_with_spark(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("moment", "number", "status"),
     [
-        ("starting nodes", signal.SIGINT, 130),
+        pytest.param("starting nodes", signal.SIGINT, 130, marks=pytest.mark.slow),
         ("starting nodes", signal.SIGTERM, 128 + signal.SIGTERM),
         ("publishing", signal.SIGINT, 130),
-        ("publishing", signal.SIGTERM, 128 + signal.SIGTERM),
+        pytest.param("publishing", signal.SIGTERM, 128 + signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_or_sigterm_to_all_its_processes_ends_it_cleanly(
@@ -152,6 +155,7 @@ def test_ctrl_c_or_sigterm_to_all_its_processes_ends_it_cleanly(
     check_end(tmp_path / "demo", ("--quick",), moment, number, status)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
 def test_ctrl_c_while_spark_starts_ends_it_cleanly(tmp_path: Path) -> None:
