@@ -21,7 +21,7 @@ help:  ## show the verbs
 setup: $(STAMP)  ## make .venv and install Sluice with its tools
 
 $(STAMP): pyproject.toml deploy/constraints.txt gateway/blocks/_many_items.c gateway/blocks/_lanes.h \
-		datastream/file/_many_entries.c
+		datastream/file/_many_entries.c datastream/server/_many_clients.c
 	@PYTHON="$(PYTHON)" sh deploy/venv.sh "$(VENV)"
 	@sh deploy/leveldb.sh "$(BIN)/python"
 	@echo "Installing Sluice, Spark and the tools into $(VENV); the first time takes a few minutes."

@@ -37,6 +37,7 @@ NAMES = (
     "tcp_history",
     "tcp_tls",
     "tcp_live",
+    "live_subscribers",
     "archive",
     "archive_latency",
     "catch_up",

@@ -296,7 +296,7 @@ def run(quick: bool = False) -> Rows:
         quick: fewer clients, commits and rounds.
     """
     scale = 5 if quick else 1
-    crowd, sleepers, idle = 1_000 // scale, 100 // scale, 5_000 // scale
+    crowd, sleepers, idle = 10_000 // scale, 100 // scale, 5_000 // scale
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.bin"
@@ -305,7 +305,11 @@ def run(quick: bool = False) -> Rows:
                 streamer.start_atomic_op()
                 streamer.add_stream_entry(1, bytes(1_000_000))
                 streamer.commit_atomic_op(flush=False)
-        for clients, commits, interval in ((1, 1_000 // scale, 0.002), (crowd, 80 // scale, 0.05)):
+        for clients, commits, interval in (
+            (1, 1_000 // scale, 0.002),
+            (crowd // 10, 80 // scale, 0.05),
+            (crowd, 40 // scale, 0.25),
+        ):
             rounds = [
                 (
                     _latency("serve", path, clients, commits, interval),
@@ -319,8 +323,8 @@ def run(quick: bool = False) -> Rows:
             text = f"{bare}; ratio of medians {bare.median_ns / served.median_ns:.2f}"
             rows.append((f"TCP live, {name}, bare send", text))
         nights = [
-            _with_sleepers(path, crowd - sleepers, sleepers, 100 // scale, 0.05)
-            for _ in range(1 if quick else 3)
+            _with_sleepers(path, crowd - sleepers, sleepers, 40 // scale, 0.25)
+            for _ in range(1 if quick else 2)
         ]
         rows += _sleeper_rows(f"TCP live, {sleepers} of {crowd:,} never read", nights)
         rows.append(

@@ -128,17 +128,18 @@ class Changes:
 class RangeSender:
     """Sends or reads ranges of a stream file for one client's socket while nothing changes under it."""
 
-    __slots__ = ("_changes", "_disk", "_path", "_seen")
+    __slots__ = ("_changes", "_disk", "_path", "seen")
 
     def __init__(self, path: Path, disk: Disk, changes: Changes) -> None:
         self._path = path
         self._disk = disk
         self._changes = changes
-        self._seen = changes.count
+        self.seen = changes.count
+        """Changes of the stream that the client has seen."""
 
-    def begin(self) -> None:
-        """Forget earlier changes; call this before looking up the client's next offset."""
-        self._seen = self._changes.count
+    def begin(self, seen: int | None = None) -> None:
+        """Forget the first `seen` changes, or all; call this before looking up the client's next offset."""
+        self.seen = self._changes.count if seen is None else seen
 
     def check(self, offset: int) -> None:
         """Check that no change concerns a client at `offset`; forget the changes so far.
@@ -147,17 +148,17 @@ class RangeSender:
             StreamChanged: the client has lost its place.
         """
         changes = self._changes
-        if self._seen == changes.count:
+        if self.seen == changes.count:
             return
         with changes.lock:
             self._check(offset)
 
     def _check(self, offset: int) -> None:
         changes = self._changes
-        if self._seen != changes.count:
-            if changes.is_disturbed(offset, self._seen):
+        if self.seen != changes.count:
+            if changes.is_disturbed(offset, self.seen):
                 raise StreamChanged(self._path, offset)
-            self._seen = changes.count
+            self.seen = changes.count
 
     def read(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from `offset` on, for a socket that cannot take them from the file."""

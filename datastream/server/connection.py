@@ -59,13 +59,13 @@ from sluice.datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
+from sluice.datastream.server.live_clients import LiveClients, LiveTail
 from sluice.datastream.server.secure_socket import HANDSHAKE_RECORD, SecureSocket, why_refused
 
 __all__ = [
     "NO_CUT",
     "Connection",
     "FirstTouch",
-    "LiveTail",
     "ServerContext",
 ]
 
@@ -100,8 +100,6 @@ SEND_BYTES_PER_SLOT = 1 << 20
 """Most bytes sent to one client in one slot: one data page."""
 SEND_BYTES_PER_SLOT_MIN = 1 << 16
 """Bytes of the shortest slot; below it, switching costs more than sending."""
-TAIL_BYTES_MAX = 1 << 16
-"""Most live bytes read once for all waiting clients; more are sent from the file."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _INT = struct.Struct("i")
@@ -111,47 +109,6 @@ NO_CUT = 1 << 64
 """Greater than every offset."""
 
 WhenDone = Callable[[Exception | None], None]
-
-
-class LiveTail:
-    """The newest committed bytes, read once for all the clients that wait for them.
-
-    Live clients stand at the same offset: one `pread` and a `send` to each beat a `sendfile` to each. The
-    range is short, ends at the committed length and lies on one page. Each iteration of wake-ups has its own.
-    """
-
-    __slots__ = ("_ranges", "_streamer", "limit")
-
-    def __init__(self, streamer: DataStreamer) -> None:
-        self._streamer = streamer
-        self.limit = streamer.committed.total_length
-        self._ranges: dict[int, tuple[int, bytes] | None] = {}
-
-    def after(self, position: int) -> tuple[int, bytes] | None:
-        """Return (offset, bytes) of all that a client at `position` lacks; None: use `sendfile`.
-
-        The offset is `position`, or the start of the next page if only padding lies between.
-        """
-        try:
-            return self._ranges[position]
-        except KeyError:
-            found = self._ranges[position] = self._read(position)
-            return found
-
-    def _read(self, position: int) -> tuple[int, bytes] | None:
-        limit = self.limit
-        if position >= limit:
-            return None
-        page_number = page_number_of(position)
-        end = self._streamer.data_end(page_number, limit)
-        if position >= end:
-            position = page_end(page_number)
-            end = self._streamer.data_end(page_number + 1, limit) if position < limit else position
-        size = end - position
-        if end != limit or not 0 < size <= TAIL_BYTES_MAX:
-            return None
-        data = self._streamer.read_bytes(size, position)
-        return (position, data) if len(data) == size else None
 
 
 class FirstTouch:
@@ -223,7 +180,7 @@ class ServerContext:
     """Called when a connection has ended."""
     tls: TlsContext | None = None
     """None: no TLS."""
-    waiting: set[Connection] = field(default_factory=set)
+    live: LiveClients[Connection] = field(default_factory=lambda: LiveClients())
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
     """Clients that wait for room in their socket, or for their next slot."""
@@ -281,6 +238,7 @@ class Connection:
         "_is_securing",
         "_linger",
         "_lingered_bytes",
+        "_number",
         "_position",
         "_progress_at",
         "_queue",
@@ -302,6 +260,7 @@ class Connection:
     def __init__(self, context: ServerContext, sock: socket.socket, peer: str, party: str = "") -> None:
         self._context = context
         self._socket = sock
+        self._number = sock.fileno()
         self._secure: SecureSocket | None = None
         self._is_securing = context.tls is not None
         self.peer = peer
@@ -338,7 +297,7 @@ class Connection:
     # --- events ------------------------------------------------------------------------------------------
 
     def wake(self, tail: LiveTail) -> None:
-        """Send what was committed since; only for a client in `waiting`."""
+        """Send what was committed since; only for a live client."""
         if self._socket.fileno() >= 0:
             self._guarded(self._send_tail, tail)
 
@@ -347,6 +306,7 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
+        self._settle()
         if self._is_securing:
             if now - self.active_at > limits.handshake_timeout_seconds:
                 text = "client %s: no TLS handshake within %g s, closed"
@@ -367,7 +327,10 @@ class Connection:
 
     def lag_bytes(self, total_length: int) -> int:
         """Return a streaming client's distance from the committed length, in bytes of the file, else 0."""
-        return max(0, total_length - self._position) if self._streaming else 0
+        if not self._streaming:
+            return 0
+        position = self._context.live.position_of(self._number)
+        return max(0, total_length - (self._position if position is None else position))
 
     def close_if_past(self, offset: int) -> None:
         """Reset a client that was, or is being, sent something at or after `offset`.
@@ -378,6 +341,7 @@ class Connection:
 
         A client that has closed its sending side before `offset` gets the rest up to it.
         """
+        self._settle()
         if max(self._position, self._reached, self._range_end) > offset and self._socket.fileno() >= 0:
             _logger.warning(
                 "client %s: reset: the stream was truncated to %d", self.peer, offset, extra=self._caused
@@ -391,7 +355,7 @@ class Connection:
             return
         if self._linger is not None:
             self._linger.cancel()
-        self._context.waiting.discard(self)
+        self._context.live.discard(self._number)
         self._closing = True
         self._watch(want_read=False, want_write=False)
         if self._secure is not None and not self._is_securing:
@@ -412,6 +376,7 @@ class Connection:
             return
         this_thread.waits = False
         try:
+            self._settle()
             action(*args)
         except PageUnchecked as unchecked:
             self._await_check(unchecked.page_number)
@@ -438,8 +403,16 @@ class Connection:
         finally:
             this_thread.waits = True
 
+    def _settle(self) -> None:
+        """Take over what was sent to it together with others."""
+        settled = self._context.live.settle(self._number)
+        if settled is not None:
+            self._position = settled.position
+            self._sender.begin(settled.changes_seen)
+            self._on_wire(settled.sent_bytes)
+
     def _await_check(self, page_number: int) -> None:
-        self._context.waiting.discard(self)
+        self._context.live.discard(self._number)
         self._watch(want_read=False, want_write=False)
         self.active_at = math.inf  # it waits for us
         self._context.first_touch.check(page_number, self._on_checked)
@@ -633,6 +606,7 @@ class Connection:
             self._pump()
         else:
             self._sender.begin()  # at an entry's end, earlier updates do not concern it
+            self._wait()
 
     def _pump(self) -> None:
         """Send as much as kernel and slot allow; then wait for the right event."""
@@ -647,13 +621,22 @@ class Connection:
             self._end()
             return
         if progress is _Progress.DONE and self._streaming:
-            self._context.waiting.add(self)
+            self._wait()
         else:
-            self._context.waiting.discard(self)
+            self._context.live.discard(self._number)
         # Neither answers nor commands pile up: while one waits, reading stops.
         is_answering = self._queue or self._range_end != _NONE or self._has_unsent
         want_read = not (is_answering or self._ended or progress is _Progress.COMMANDS_LEFT)
         self._watch(want_read, want_write=progress is not _Progress.DONE)
+
+    def _wait(self) -> None:
+        self._context.live.add(
+            self._number,
+            self,
+            self._position,
+            self._sender.seen,
+            is_alone=self._secure is not None,
+        )
 
     def _send_all(self) -> _Progress:
         while True:

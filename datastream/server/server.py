@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import threading
-from collections import deque
+from array import array
 
 from sluice.datastream.client.blocking_client import TlsContext
 from sluice.datastream.errors import AddressUnavailable
@@ -24,8 +24,9 @@ from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import Committed
 from sluice.datastream.limits import ServerLimits
 from sluice.datastream.protocol.commands import OnCommandError
-from sluice.datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
+from sluice.datastream.server.connection import NO_CUT, Connection, ServerContext
 from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
+from sluice.datastream.server.live_clients import LiveTail
 from sluice.datastream.server.places import Places, party_of
 
 __all__ = ["StreamServer"]
@@ -84,7 +85,8 @@ class StreamServer:
         self._context: ServerContext | None = None
         self._timers: dict[object, asyncio.Handle] = {}
         self._wake_due = False
-        self._to_wake: deque[Connection] = deque()
+        self._to_wake: array[int] = array("i")
+        self._wake_again = False
         self._length_seen = 0
         self._cut_lock = threading.Lock()
         self._descriptors_end: int | None = None
@@ -161,7 +163,7 @@ class StreamServer:
             self._context.loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners = []
-        self._to_wake.clear()
+        self._to_wake = array("i")
         for connection in list(self._connections):
             connection.close()
         await self._context.first_touch.close()
@@ -292,22 +294,27 @@ class StreamServer:
         if self._context.cut_offset != NO_CUT:
             self._close_the_cut_off()
         if self._to_wake:
-            # Clients just served wait again, and are woken once more.
-            self._to_wake.extend(self._context.waiting.difference(self._to_wake))
+            self._wake_again = True
             return
-        self._to_wake.extend(self._context.waiting)
+        self._to_wake = self._context.live.numbers()
         self._wake_some()
 
     def _wake_some(self) -> None:
         assert self._context is not None
-        waiting, to_wake = self._context.waiting, self._to_wake
+        context, count = self._context, self._limits.wakes_per_slot
+        now, self._to_wake = self._to_wake[:count], self._to_wake[count:]
         tail = LiveTail(self._streamer)
-        for _ in range(min(self._limits.wakes_per_slot, len(to_wake))):
-            connection = to_wake.popleft()
-            if connection in waiting:
-                connection.wake(tail)
-        if to_wake:
-            self._context.loop.call_soon(self._wake_some)
+        sent_bytes, rest = context.live.send(
+            now, tail, self._streamer.range_sender().seen, context.cut_offset
+        )
+        context.bytes_sent += sent_bytes
+        for connection in rest:
+            connection.wake(tail)
+        if self._to_wake:
+            context.loop.call_soon(self._wake_some)
+        elif self._wake_again:
+            self._wake_again = False
+            context.loop.call_soon(self._wake)
 
     def _close_the_cut_off(self) -> None:
         assert self._context is not None

@@ -52,7 +52,11 @@ def test_a_wheel_has_the_modules_of_all_three_packages(tmp_path: Path, compiler:
     (wheel,) = tmp_path.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     compiled = {name for name in names if name.endswith(".so")}
-    wanted_compiled = {"sluice/gateway/blocks/_many_items", "sluice/datastream/file/_many_entries"}
+    wanted_compiled = {
+        "sluice/gateway/blocks/_many_items",
+        "sluice/datastream/file/_many_entries",
+        "sluice/datastream/server/_many_clients",
+    }
     assert {name.split(".")[0] for name in compiled} == (wanted_compiled if compiler == "cc" else set())
     modules = {path for path in repository_files() if path.endswith((".py", ".pyi", "py.typed"))}
     wanted = {f"sluice/{path}" for path in modules if path.split("/")[0] in PACKAGES}

@@ -26,11 +26,10 @@ from sluice.datastream.server.connection import (
     SEND_BYTES_PER_ITERATION,
     SEND_BYTES_PER_SLOT,
     SEND_BYTES_PER_SLOT_MIN,
-    TAIL_BYTES_MAX,
     Connection,
-    LiveTail,
     ServerContext,
 )
+from sluice.datastream.server.live_clients import TAIL_BYTES_MAX, LiveTail
 from tests.datastream.serving import Clock
 from tests.datastream.streams import commit
 

@@ -462,7 +462,7 @@ def test_a_truncation_under_live_clients(tmp_path: Path, loop: str) -> None:
 def _waiting(serving: ServerThread) -> set[object]:
     context = serving.server._context
     assert context is not None
-    return set(context.waiting)
+    return set(context.live.numbers())
 
 
 @pytest.mark.parametrize("change", ["update", "truncate"])

@@ -1,0 +1,7 @@
+"""The module that `_many_clients.c` becomes where it is built."""
+
+from array import array
+
+def send(
+    numbers: array[int], state: array[int], at: int, offset: int, data: bytes, seen: int, /
+) -> tuple[int, list[int]]: ...
