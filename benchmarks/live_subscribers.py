@@ -186,8 +186,10 @@ def _received(reader: Any, sent_at: list[int]) -> tuple[float, float]:
 def _served(blocks: int, count: int, silent: int) -> tuple[float, float]:
     """Return median and 99th percentile, in ms, with `silent` others that never read."""
     chain = make_chain(blocks, _ITEMS_PER_BLOCK, _ITEM_BYTES)
-    words = ["--subscriber-max-streams-per-address", str(count + silent)]
-    words += ["--subscriber-max-streams", str(count + silent)]
+    places = str(count + silent + 10)
+    words = []
+    for option in ("subscriber-max-streams", "grpc-max-connections"):
+        words += [f"--{option}", places, f"--{option}-per-address", places]
     with ExitStack() as stack:
         address = stack.enter_context(node(chain, words)).address
         reader, _ = stack.enter_context(running(_MODULE, "listen", address, str(count), str(blocks)))
