@@ -82,6 +82,10 @@ class BlockFolders:
         """Return the store of the files."""
         return _remote(self._paths[0]) if self.is_remote else LocalStore()
 
+    def behind(self, path: str) -> FileStore | None:
+        """Return a store that lists only the names behind a file's; None: a disk, or a store that cannot."""
+        return _remote(self._paths[0]).behind(path) if self.is_remote else None
+
     def reader(self) -> BlockFileReader:
         """Return a reader of the blocks."""
         return BlockFileReader(self.store())

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import io
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, Final
+from urllib.parse import urlsplit
 
 from pyarrow import fs, py_buffer
 
+from sluice.gateway.archive.errors import ArchiveRefused, ArchiveUnavailable
+from sluice.gateway.archive.objects import ArchiveStore, open_store
+from sluice.gateway.errors import Fatal
 from sluice.publishers.blocks.block_layouts import has_glob, split_glob
 from sluice.publishers.blocks.block_places import BlockFileState
 from sluice.publishers.errors import BlockListError
@@ -49,13 +53,16 @@ class RemoteStore:
         """Yield each folder with the names of its files, sorted."""
         with _named(self._url):
             found = self._system().get_file_info(fs.FileSelector(root, recursive=True))
-        folders: dict[str, list[str]] = {}
-        for info in found:
-            if info.type == fs.FileType.File:
-                folder, _, name = info.path.rpartition("/")
-                folders.setdefault(folder, []).append(name)
-        for folder in sorted(folders):
-            yield folder, sorted(folders[folder])
+        yield from _by_folder(info.path for info in found if info.type == fs.FileType.File)
+
+    def behind(self, path: str) -> RemoteStore | None:
+        """Return the same store, whose `walk` has only the names behind `path`; None: it cannot do that.
+
+        S3 and Google storage list names in order. pyarrow.fs always begins at the first; `obstore`, of the
+        extra `archive`, does not.
+        """
+        objects = _objects(self._url)
+        return None if objects is None else _LaterFiles(self._url, objects, path)
 
     def state(self, path: str) -> BlockFileState:
         """Return size and time of a file."""
@@ -123,6 +130,44 @@ class RemoteStore:
         """Return the path, or glob, of the URL in the store; raise BlockListError if it has no such store."""
         with _named(self._url):
             return _connect(self._url)[1]
+
+
+class _LaterFiles(RemoteStore):
+    def __init__(self, url: str, objects: ArchiveStore, path: str) -> None:
+        super().__init__(url)
+        self._objects = objects
+        self._path = path
+
+    def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
+        bucket, _, folder = root.strip("/").partition("/")
+        after = self._path.removeprefix(f"{bucket}/")
+        try:
+            found = list(self._objects.names(f"{folder}/" if folder else "", after))
+        except (ArchiveUnavailable, ArchiveRefused) as error:
+            raise BlockListError(root, _first_line(error)) from error
+        yield from _by_folder(f"{bucket}/{name}" for name in found)
+
+
+@lru_cache(maxsize=8)
+def _objects(url: str) -> ArchiveStore | None:
+    """Return the bucket of a URL as `obstore` reads it, if that can be."""
+    parts = urlsplit(url)
+    scheme = _SAME_SCHEMES.get(parts.scheme.lower(), parts.scheme.lower())
+    if scheme not in ("s3", "gs") or "@" in parts.netloc:  # keys in a URL are for pyarrow
+        return None
+    try:
+        return open_store(f"{scheme}://{parts.netloc}")
+    except Fatal:
+        return None
+
+
+def _by_folder(paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, []).append(name)
+    for folder in sorted(folders):
+        yield folder, sorted(folders[folder])
 
 
 @lru_cache(maxsize=8)

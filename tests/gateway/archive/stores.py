@@ -86,6 +86,8 @@ class FaultProxy:
         self.only = b""
         """Only requests whose head has this have the fault."""
         self.faults_count = 0
+        self.requests: list[str] = []
+        """First lines."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> FaultProxy:
@@ -109,6 +111,7 @@ class FaultProxy:
             if self._tls is not None:
                 client = self._tls.wrap_socket(client, server_side=True)
             head, body = _message(client)
+            self.requests.append(head.partition(b"\r\n")[0].decode())
             fault = self.fault if self.only in head else None
             self.faults_count += fault is not None
             if fault == "refused":

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
+pytest.importorskip("obstore", reason="needs the extra archive")
 
+from sluice.gateway.archive.objects import ArchiveStore
 from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_layouts import path_in
 from sluice.publishers.errors import BlockListError, OptionError
 from sluice.publishers.number_range import NumberRange, first_at
-from sluice.publishers.spark import listed_places
+from sluice.publishers.spark import listed_places, remote_store
 from sluice.publishers.spark.block_files import (
     BlockFilesDataSource,
     BlockFilesReader,
@@ -24,6 +32,7 @@ from sluice.publishers.spark.block_files import (
 )
 from sluice.publishers.spark.folders import BlockFolders
 from sluice.publishers.spark.listed_places import ListedPlaces
+from tests.gateway.archive.stores import BUCKET, FaultProxy, as_s3_user, s3_server, s3_store
 from tests.nodes import make_blocks
 from tests.publishers import field_files
 from tests.publishers.stored import times_of
@@ -120,6 +129,97 @@ def test_nothing_is_there(tmp_path: Path) -> None:
     )
     with pytest.raises(BlockListError, match="No such file"):
         listed(tmp_path / "nowhere").first()
+
+
+# --- object stores ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bucket:
+    """A real S3 server behind a proxy."""
+
+    proxy: FaultProxy
+    objects: ArchiveStore
+    places: ListedPlaces
+
+    def put(self, *names: str) -> None:
+        for name in names:
+            number = int(name.rsplit("/", 1)[-1].split(".")[0])
+            assert self.objects.put_new(name, BLOCKS[number].to_bytes())
+        self.listings()
+
+    def listings(self) -> list[bool]:
+        """Return for each listing so far whether it began behind a name; forget them."""
+        asked = [line for line in self.proxy.requests if "list-type=2" in line and "max-keys=1&" not in line]
+        self.proxy.requests.clear()
+        return ["start-after=" in line for line in asked]
+
+
+@contextmanager
+def bucket(*names: str) -> Iterator[Bucket]:
+    """Yield a bucket with some blocks, which was listed and waits long before it is listed whole again."""
+    remote_store._connect.cache_clear()
+    remote_store._objects.cache_clear()
+    with ExitStack() as stack:
+        stack.enter_context(as_s3_user())
+        port = stack.enter_context(s3_server())
+        proxy = stack.enter_context(FaultProxy(port))
+        endpoint = f"http://127.0.0.1:{proxy.port}"
+        stack.enter_context(mock.patch.dict(os.environ, AWS_ENDPOINT_URL=endpoint))
+        places = ListedPlaces(BlockFolders([f"s3://{BUCKET}/chain"]), NumberRange())
+        found = Bucket(proxy, s3_store(port, "chain"), places)
+        found.put(*names)
+        assert places.end_of_run(0) == len(names)
+        assert found.listings() == [False]
+        places._whole_at = math.inf  # as if listing had taken long
+        yield found
+
+
+def names_of(*numbers: int) -> list[str]:
+    return [path_in("recent", number, "blk") for number in numbers]
+
+
+def test_a_bucket_is_listed_on_from_the_last_block() -> None:
+    with bucket(*names_of(0, 1, 2)) as found:
+        places = found.places
+        assert places.end_of_run(3) == 3
+        found.put(*names_of(3, 4, 6))
+        assert (places.end_of_run(3), places.known_end()) == (5, 7)
+        assert [place.number for place in places.between(3, 5)] == [3, 4]
+        assert found.listings() == [True]
+        found.put(*names_of(5))
+        assert places.end_of_run(5) == 7
+        assert found.listings() == [True]
+        assert (places.count, places.whole_count) == (4, 1)
+        assert places.after_all() == 7  # what is there now is asked of all of it
+        assert found.listings() == [False]
+
+
+def test_names_that_are_not_in_order_are_all_listed() -> None:
+    with bucket(*(f"{number}.blk" for number in range(11))) as found:
+        found.put("11.blk")
+        assert found.places.end_of_run(11) == 12
+        assert found.listings() == [False]
+
+
+def test_a_store_that_does_not_begin_where_it_is_asked_to_gives_the_same() -> None:
+    with bucket(*names_of(0, 1, 2)) as found:
+        found.proxy.fault = "from_start"
+        found.put(*names_of(3))
+        assert found.places.end_of_run(3) == 4
+        assert found.listings() == [True]
+
+
+def test_a_bucket_that_only_one_library_can_read_is_listed_whole() -> None:
+    with bucket(*names_of(0, 1, 2)) as found:
+        found.put(*names_of(3))
+        found.proxy.fault, found.proxy.only = "403", b"start-after="
+        assert found.places.end_of_run(3) == 4
+        assert found.listings() == [True, False]
+        found.put(*names_of(4))
+        found.places._whole_at = math.inf
+        assert found.places.end_of_run(4) == 5
+        assert found.listings() == [False]
 
 
 # --- streams ------------------------------------------------------------------------------------------------
