@@ -180,7 +180,7 @@ class ServerContext:
     """Called when a connection has ended."""
     tls: TlsContext | None = None
     """None: no TLS."""
-    live: LiveClients[Connection] = field(default_factory=lambda: LiveClients())
+    live: LiveClients[Connection] = field(default_factory=LiveClients)
     """Clients that have everything committed and wait for more."""
     writing_count: int = 0
     """Clients that wait for room in their socket, or for their next slot."""
@@ -754,6 +754,7 @@ class Connection:
         if self._ended and not self._count_unacknowledged():
             self.close()
             return
+        self._context.live.discard(self._number)
         self._watch(want_read=False, want_write=False)
         try:
             self._socket.shutdown(socket.SHUT_WR)
