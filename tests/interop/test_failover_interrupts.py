@@ -304,6 +304,7 @@ async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_do
         )
         await takes_a_block(play.a, 1)
         settings: dict[str, Any] = {"peers": (play.a.grpc_address,), "role": "standby"}
+        settings["catchup_stall_seconds"] = 0.5  # the time after which an active node looks for blocks at others
         if remedy == "started as a standby":
             (tmp_path / "b" / "role.json").unlink()
         async with running_node(tmp_path / "b", **settings) as b:
