@@ -21,7 +21,7 @@ from tests.serving import Listener, ServeProcess, free_port
 BLOCKS = make_blocks(120)
 HELD = 100
 """Blocks that the first node has from the beginning."""
-KILLS = 10 if "SLUICE_LONG" in os.environ else 2
+KILLS = 10 if "SLUICE_LONG" in os.environ else 1
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=90_000_000_000), wait=wait_fixed(0.05), connect_timeout_seconds=1.0
 )

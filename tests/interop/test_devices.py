@@ -18,7 +18,7 @@ from tests.devices.device import Device, why_not
 from tests.devices.run import STORIES, run_node, run_stream
 
 KINDS = ("ext4", "xfs")
-ROUNDS = (("ext4", 16), ("ext4", 18), ("xfs", 9))
+ROUNDS = (("ext4", 16), pytest.param("ext4", 18, marks=pytest.mark.slow), ("xfs", 9))
 """Seeds of different rounds."""
 
 

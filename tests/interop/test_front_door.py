@@ -71,7 +71,7 @@ def chain() -> Chain:
     return chain
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=[pytest.param("plain", marks=pytest.mark.slow), "tls"])
 def entrance(
     request: pytest.FixtureRequest, tmp_path: Path, chain: Chain
 ) -> Iterator[tuple[str, str | None]]:
@@ -248,7 +248,20 @@ def test_every_attack_has_its_word() -> None:
     assert set(NAMED) == set(ATTACKS)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+ALWAYS = (
+    "headers without end",
+    "rapid reset",
+    "connections that only greet",
+    "large messages that do not come",
+    "answers that nobody reads",
+)
+"""One of each kind; the others run with --slow."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in ATTACKS],
+)
 def test_an_attack_is_named_and_hurts_no_publisher(name: str, attacked: Attacked) -> None:
     before, seen_before = attacked.resident_bytes(), attacked.seen()
     with attacking(name, attacked.node.grpc, ATTACK_SECONDS) as stranger:

@@ -36,7 +36,7 @@ from tests.serving import Listener, ServeProcess, free_port, refused
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 SEEDS = range(1, 41) if LONG else (1,)
-ROUNDS = 6 if LONG else 2
+ROUNDS = 6 if LONG else 1
 BLOCKS = make_blocks(400)
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=90 * SECOND_NS), wait=wait_fixed(0.05), connect_timeout_seconds=1.0
@@ -196,6 +196,7 @@ async def is_ready(node: ClusterNode) -> bool:
     return not await node.reasons()
 
 
+@pytest.mark.slow
 async def test_two_of_two_standbys_must_have_a_block(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, 2) as (a, b, c):
         publishing = Publishing([a])
@@ -209,6 +210,7 @@ async def test_two_of_two_standbys_must_have_a_block(tmp_path: Path) -> None:
         assert [await last_of(node) for node in (b, c)] == [count - 1] * 2
 
 
+@pytest.mark.slow
 async def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, 1) as (a, b, c):
         publishing = Publishing([a])
@@ -277,6 +279,7 @@ async def test_planned_failovers_go_on_with_two_nodes(tmp_path: Path) -> None:
         await until(lambda: is_level(a, b, count - 1))
 
 
+@pytest.mark.slow
 async def test_an_active_node_that_comes_back_alone_refuses_until_its_standby_is_there(
     tmp_path: Path,
 ) -> None:

@@ -120,6 +120,7 @@ async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
         yield nodes
 
 
+@pytest.mark.slow
 async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
     """Strangers' calls must not take the standbys' places."""
 
