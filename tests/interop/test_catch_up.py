@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
@@ -21,7 +22,7 @@ from tests.serving import Listener, ServeProcess, free_port
 BLOCKS = make_blocks(120)
 HELD = 100
 """Blocks that the first node has from the beginning."""
-KILLS = 10 if "SLUICE_LONG" in os.environ else 1
+KILLS = 10 if "SLUICE_LONG" in os.environ else 2
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=90_000_000_000), wait=wait_fixed(0.05), connect_timeout_seconds=1.0
 )
@@ -40,6 +41,7 @@ async def has_block(node: ServeProcess, number: int) -> bool:
     return await last_of(node) >= number
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_killed_while_it_catches_up_goes_on_where_it_was(tmp_path: Path) -> None:
     store(tmp_path / "a", BLOCKS[:HELD])
 

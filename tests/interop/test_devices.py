@@ -46,6 +46,7 @@ def test_nothing_acknowledged_is_missing(tmp_path: Path, kind: str, seed: int) -
     assert outcome.acknowledged > 2
 
 
+@pytest.mark.slow
 def test_nothing_that_a_node_acknowledged_is_missing(tmp_path: Path) -> None:
     skip_without("ext4")
     outcome = run_node(tmp_path, "ext4", 1)

@@ -212,7 +212,13 @@ CALLS = [
     ("held", "number"),
     [("request", signal.SIGINT), pytest.param("answer", signal.SIGTERM, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize(("node", "method", "outcome"), CALLS, ids=[method for _, method, _ in CALLS])
+@pytest.mark.parametrize(
+    ("node", "method", "outcome"),
+    [
+        pytest.param(*call, id=call[1], marks=[] if call[1] in ("drain", "activate") else pytest.mark.slow)
+        for call in CALLS
+    ],
+)
 async def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which(
     tmp_path: Path, node: str, method: str, outcome: str, held: str, number: signal.Signals
 ) -> None:
@@ -294,7 +300,7 @@ async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
     "remedy",
     [
         pytest.param("to the first", marks=pytest.mark.slow),
-        "to the one that is ahead",
+        pytest.param("to the one that is ahead", marks=pytest.mark.slow),
         "started as a standby",
     ],
 )

@@ -168,6 +168,7 @@ class Publishing:
         assert (await self._task).unacknowledged == 0
 
 
+@pytest.mark.slow
 async def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None:
     backup, config = tmp_path / "backup", tmp_path / "sluice.toml"
     backup.mkdir()

@@ -36,7 +36,7 @@ from tests.serving import Listener, ServeProcess, free_port, refused
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 SEEDS = range(1, 41) if LONG else (1,)
-ROUNDS = 6 if LONG else 1
+ROUNDS = 6 if LONG else 2
 BLOCKS = make_blocks(400)
 OPTIONS = ClientOptions(
     machine=MachineLimits(deadline_ns=90 * SECOND_NS), wait=wait_fixed(0.05), connect_timeout_seconds=1.0
@@ -223,6 +223,7 @@ async def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
         assert await last_of(a) == count - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(
     tmp_path: Path, seed: int

@@ -137,6 +137,7 @@ async def test_a_pinned_id_takes_the_network_it_names_alone(
     assert refusals(caplog) == ["ledger id publication: ledger id"]
 
 
+@pytest.mark.slow
 async def test_a_file_serves_a_chain_that_begins_later(tmp_path: Path) -> None:
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication)

@@ -133,6 +133,7 @@ async def test_records_that_nobody_here_wrote_are_refused(etcd: EtcdProcess, key
             await node.look()
 
 
+@pytest.mark.slow
 async def test_an_etcd_that_stands_still_is_away_in_time_and_another_endpoint_is_asked(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +158,7 @@ async def test_an_etcd_that_stands_still_is_away_in_time_and_another_endpoint_is
             await until(answers)
 
 
+@pytest.mark.slow
 async def test_what_was_written_outlives_etcd_and_its_leases_begin_anew(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as etcd:
         async with nodes_at(etcd.address, prefix="here", count=1) as (node,):

@@ -84,7 +84,16 @@ def address_of(peer: FakePeer | Node) -> Address:
 # --- never a wrong byte -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("position", [0, 3, 30, 70_000, PAGE_SIZE - 1])
+@pytest.mark.parametrize(
+    "position",
+    [
+        0,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(30, marks=pytest.mark.slow),
+        70_000,
+        PAGE_SIZE - 1,
+    ],
+)
 async def test_a_damaged_page_is_not_served_and_named(
     folder: Path, position: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +240,7 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
     ("script", "why"),
     [
         (liar_with(_other_byte), "expected"),
-        (liar_with(lambda items: items[:-1]), "expected"),
+        pytest.param(liar_with(lambda items: items[:-1]), "expected", marks=pytest.mark.slow),
         (liar_with(lambda items: [*items, items[-1][:-1] + b"x"]), "does not fit"),
         (says(), "0 of them"),
         (silent, "takes too long"),
@@ -304,7 +313,7 @@ def inside_page_1() -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("place", ["a block", "padding"])
+@pytest.mark.parametrize("place", ["a block", pytest.param("padding", marks=pytest.mark.slow)])
 async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by_them(
     template: Path, folder: Path, tmp_path: Path, place: str
 ) -> None:

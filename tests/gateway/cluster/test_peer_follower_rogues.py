@@ -258,7 +258,8 @@ ROGUES: tuple[Script, ...] = (
 )
 
 
-@pytest.mark.parametrize("role", ["active", pytest.param("standby", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["active", "standby"])
 async def test_all_rogues_at_once_beside_one_honest_peer(tmp_path: Path, role: str) -> None:
     limits = ClusterLimits(peer_block_stalls=0.5, peer_pace_share_min=20.0)
     settings = SETTINGS | {"catchup_stall_seconds": 0.5, "catchup_backoff_seconds": 0.1}

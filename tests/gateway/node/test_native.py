@@ -127,7 +127,10 @@ def fill(folder: Path, blocks: list[Block]) -> None:
 SOON = NodeLimits(cluster=ClusterLimits(heal_pause_seconds=0.05), unproven_pause_seconds=0.05)
 
 
-@pytest.mark.parametrize(("name", "page"), [("datastream.bin", 0), ("datastream.bin", 2), ("blocks.bin", 0)])
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("datastream.bin", 0), pytest.param("datastream.bin", 2, marks=pytest.mark.slow), ("blocks.bin", 0)],
+)
 async def test_a_damaged_page_of_either_file_is_healed_from_a_peer(
     tmp_path: Path, name: str, page: int
 ) -> None:

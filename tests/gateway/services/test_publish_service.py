@@ -78,7 +78,11 @@ def test_blocks_are_acknowledged_however_they_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "size",
-    [INLINE_HASH_ITEMS_MAX, INLINE_HASH_ITEMS_MAX + 1, pytest.param(3_000, marks=pytest.mark.slow)],
+    [
+        pytest.param(INLINE_HASH_ITEMS_MAX, marks=pytest.mark.slow),
+        INLINE_HASH_ITEMS_MAX + 1,
+        pytest.param(3_000, marks=pytest.mark.slow),
+    ],
 )
 def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path, size: int) -> None:
     options = MakerOptions(

@@ -393,6 +393,7 @@ def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
 # --- ends ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_connection_of_age_is_asked_to_go_and_ended_after_its_grace() -> None:
     aged = plan(connection_age_seconds=1, connection_age_grace_seconds=1)
     with serving(aged) as served, NetworkDouble(served.address) as double:
