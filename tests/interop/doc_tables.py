@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from types import ModuleType
 
@@ -52,12 +52,13 @@ def found(name: str, package: str = "gateway") -> tuple[ModuleType, object]:
     raise ModuleNotFoundError(f"{name}: got no module of that name, expected one in {package}")
 
 
-def functions_in(*folders: str) -> set[str]:
+@cache
+def functions_in(*folders: str) -> frozenset[str]:
     """The names of all test functions in the modules of these folders of `tests`."""
-    return {
+    return frozenset(
         node.name
         for folder in folders
         for path in (ROOT / "tests" / folder).rglob("test_*.py")
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    )

@@ -95,13 +95,14 @@ async def ends_well(nodes: Sequence[ElectedNode], publishing: Publishing) -> Non
         assert compared.is_equal, compared.difference
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
 async def test_a_killed_active_node_is_followed_by_another_and_comes_back_as_its_standby(
-    tmp_path: Path, etcd: EtcdProcess
+    tmp_path: Path, etcd: EtcdProcess, rounds: int
 ) -> None:
     async with elected(tmp_path, etcd) as nodes:
         publishing = Publishing(nodes)
         epochs = []
-        for _ in range(3):
+        for _ in range(rounds):
             await publishing.reach(publishing.acknowledged + 20)
             active = await active_of(nodes)
             epochs += [line["epoch"] for line in active.logged("has the term")]
@@ -118,6 +119,7 @@ async def test_a_killed_active_node_is_followed_by_another_and_comes_back_as_its
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_node_that_stands_still_for_longer_than_its_lease_leads_no_more(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
@@ -138,6 +140,7 @@ async def test_a_node_that_stands_still_for_longer_than_its_lease_leads_no_more(
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_without_the_coordinator_nobody_acknowledges_and_with_it_again_it_goes_on(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
@@ -159,6 +162,7 @@ async def test_without_the_coordinator_nobody_acknowledges_and_with_it_again_it_
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_stopped_node_leaves_its_term_at_once(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with elected(tmp_path, etcd) as nodes:
         publishing = Publishing(nodes)
@@ -188,6 +192,7 @@ async def test_an_order_hands_the_term_over_and_force_is_refused_while_it_is_hel
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_new_disk_leads_to_nobody_before_it_has_what_was_acknowledged(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
@@ -224,6 +229,7 @@ async def test_a_new_disk_leads_to_nobody_before_it_has_what_was_acknowledged(
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_node_whose_disk_refuses_blocks_leaves_its_term(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with elected(tmp_path, etcd) as nodes:
         publishing = Publishing(nodes)
@@ -240,6 +246,7 @@ async def test_a_node_whose_disk_refuses_blocks_leaves_its_term(tmp_path: Path, 
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_node_that_comes_back_as_a_standby_forgets_that_it_was_active(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
@@ -253,6 +260,7 @@ async def test_a_node_that_comes_back_as_a_standby_forgets_that_it_was_active(
         assert read_role(active.data_dir) == RoleRecord("standby")
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_changed_only_by_all_of_its_nodes(tmp_path: Path, etcd: EtcdProcess) -> None:
     """With a higher `min_standbys` fewer nodes need to promise: one alone may lack acknowledged blocks."""
     async with elected(tmp_path, etcd) as nodes:
@@ -267,7 +275,6 @@ async def test_a_cluster_is_changed_only_by_all_of_its_nodes(tmp_path: Path, etc
 
         async def is_said() -> bool:
             reasons = await nodes[0].reasons()
-            reasons = await nodes[0].reasons()
             return any("not all nodes of the cluster have answered" in line for line in reasons)
 
         await until(is_said)
@@ -275,6 +282,7 @@ async def test_a_cluster_is_changed_only_by_all_of_its_nodes(tmp_path: Path, etc
         await active_of(nodes)
 
 
+@pytest.mark.slow
 async def test_nobody_makes_a_node_promise_what_etcd_did_not_grant(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with elected(tmp_path, etcd) as nodes:
         publishing = Publishing(nodes)
@@ -292,6 +300,7 @@ async def test_nobody_makes_a_node_promise_what_etcd_did_not_grant(tmp_path: Pat
         await ends_well(nodes, publishing)
 
 
+@pytest.mark.slow
 async def test_a_fourth_node_and_one_with_other_settings_take_no_part(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
@@ -40,6 +41,7 @@ async def has_block(node: ServeProcess, number: int) -> bool:
     return await last_of(node) >= number
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_killed_while_it_catches_up_goes_on_where_it_was(tmp_path: Path) -> None:
     store(tmp_path / "a", BLOCKS[:HELD])
 

@@ -51,6 +51,7 @@ def test_nothing_acknowledged_is_lost_and_everybody_sees_each_block_once(
     assert wrong == [], "\n".join(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [
@@ -68,6 +69,7 @@ def test_disks_that_are_thrown_away_take_nothing_acknowledged_with_them(
     assert wrong == [], "\n".join(said)
 
 
+@pytest.mark.slow
 def test_packets_that_vanish_between_namespaces_cost_nobody_a_block(tmp_path: Path) -> None:
     """Where the machine has network namespaces: a cut that nobody is told of, for everybody."""
     reason = why_not_namespaces()

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from tests.interop.test_failover import fail_over
 from tests.interop.test_standbys import ClusterNode, Publishing, cluster, is_level
 from tests.nodes import ANSWER_SECONDS, until
@@ -67,6 +69,7 @@ async def keeps_silent(nodes: Sequence[ClusterNode]) -> None:
         assert (done.returncode, "says:" in done.stdout) == (0, False)
 
 
+@pytest.mark.slow
 async def test_the_active_node_is_killed_and_comes_back_when_another_has_taken_over(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, 0) as (a, b, c):
         publishing = Publishing([a])
@@ -101,8 +104,10 @@ async def test_two_nodes_are_started_active_beside_a_standby(tmp_path: Path) -> 
         b.introduce([a, c], 0, "active")
         await b.start()
         await all_say([a, b, c], TWO_ACTIVE)
+        await check_words(c, TWO_ACTIVE)
 
 
+@pytest.mark.slow
 async def test_every_standby_is_stopped(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, 0) as (a, b, c):
         publishing = Publishing([a])
@@ -119,6 +124,7 @@ async def test_every_standby_is_stopped(tmp_path: Path) -> None:
         await all_say([a, c])
 
 
+@pytest.mark.slow
 async def test_planned_handovers_and_a_start_of_all_nodes_are_no_faults(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, 1) as nodes:
         a, b, c = nodes

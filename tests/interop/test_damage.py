@@ -19,8 +19,11 @@ LONG = os.environ.get("SLUICE_LONG") == "1"
 
 
 @pytest.mark.timeout(3600)
-def test_no_start_loses_what_was_committed() -> None:
-    places, blocks = (2000, 400) if LONG else (60, 120)
+@pytest.mark.parametrize(
+    ("places", "blocks"),
+    [(24, 60), pytest.param(2000 if LONG else 60, 400 if LONG else 120, marks=pytest.mark.slow)],
+)
+def test_no_start_loses_what_was_committed(places: int, blocks: int) -> None:
     result = damage.run(places, 11, block_count=blocks, served_every=50 if LONG else 12)
     assert result.failures == []
     assert sum(result.counts.values()) == places

@@ -119,7 +119,7 @@ def truncated(data_dir: Path, last_number: int) -> None:
 
 async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_ends_it(tmp_path: Path) -> None:
     async with (
-        running_node(tmp_path, LIMITS, **HASH_MODE) as node,
+        running_node(tmp_path, LIMITS, **HASH_MODE, **SHORT_TURNS) as node,
         wire_to(node) as wire,
         elsewhere(node) as far,
     ):
@@ -238,6 +238,7 @@ async def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: P
         assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
 
+@pytest.mark.slow
 @real.needs_real_blocks
 async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path) -> None:
     """With a peer on the network's chain, and one publisher."""
@@ -280,6 +281,7 @@ async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path
     assert content[0] == content[1]
 
 
+@pytest.mark.slow
 async def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Path) -> None:
     """Two nodes with `commit.min_standbys` 1, whose block 1 must be replaced."""
     at = [Address("127.0.0.1", free_port()) for _ in range(2)]

@@ -18,7 +18,7 @@ from tests.devices.device import Device, why_not
 from tests.devices.run import STORIES, run_node, run_stream
 
 KINDS = ("ext4", "xfs")
-ROUNDS = (("ext4", 16), ("ext4", 18), ("xfs", 9))
+ROUNDS = (("ext4", 16), pytest.param("ext4", 18, marks=pytest.mark.slow), ("xfs", 9))
 """Seeds of different rounds."""
 
 
@@ -46,6 +46,7 @@ def test_nothing_acknowledged_is_missing(tmp_path: Path, kind: str, seed: int) -
     assert outcome.acknowledged > 2
 
 
+@pytest.mark.slow
 def test_nothing_that_a_node_acknowledged_is_missing(tmp_path: Path) -> None:
     skip_without("ext4")
     outcome = run_node(tmp_path, "ext4", 1)

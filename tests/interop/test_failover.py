@@ -251,7 +251,7 @@ async def test_a_failover_that_cannot_become_level_is_undone(tmp_path: Path) -> 
         await again.expect("ack 1")
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("name", [pytest.param("127.0.0.1", marks=pytest.mark.slow), "localhost"])
 def test_a_standby_of_itself_does_not_start(tmp_path: Path, name: str) -> None:
     """Whatever its own name in its configuration; exit status 2, as for any wrong setting."""
     port = free_port()

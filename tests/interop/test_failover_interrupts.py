@@ -208,8 +208,17 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("held", "number"), [("request", signal.SIGINT), ("answer", signal.SIGTERM)])
-@pytest.mark.parametrize(("node", "method", "outcome"), CALLS, ids=[method for _, method, _ in CALLS])
+@pytest.mark.parametrize(
+    ("held", "number"),
+    [("request", signal.SIGINT), pytest.param("answer", signal.SIGTERM, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize(
+    ("node", "method", "outcome"),
+    [
+        pytest.param(*call, id=call[1], marks=[] if call[1] in ("drain", "activate") else pytest.mark.slow)
+        for call in CALLS
+    ],
+)
 async def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which(
     tmp_path: Path, node: str, method: str, outcome: str, held: str, number: signal.Signals
 ) -> None:
@@ -287,7 +296,14 @@ async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
     return [(row[1], row[behind]) for row in rows]
 
 
-@pytest.mark.parametrize("remedy", ["to the first", "to the one that is ahead", "started as a standby"])
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        pytest.param("to the first", marks=pytest.mark.slow),
+        pytest.param("to the one that is ahead", marks=pytest.mark.slow),
+        "started as a standby",
+    ],
+)
 async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say_what_to_do(
     tmp_path: Path, remedy: str
 ) -> None:
@@ -304,6 +320,9 @@ async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_do
         )
         await takes_a_block(play.a, 1)
         settings: dict[str, Any] = {"peers": (play.a.grpc_address,), "role": "standby"}
+        settings["catchup_stall_seconds"] = (
+            0.5  # the time after which an active node looks for blocks at others
+        )
         if remedy == "started as a standby":
             (tmp_path / "b" / "role.json").unlink()
         async with running_node(tmp_path / "b", **settings) as b:

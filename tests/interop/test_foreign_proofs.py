@@ -181,6 +181,7 @@ def test_node_ids_beyond_32_bits() -> None:
     assert said_of(chain.block(1).items, ledger=network.ledger) == "accepted"
 
 
+@pytest.mark.slow
 def test_a_book_of_128_nodes() -> None:
     keys = [NETWORK.attested_keys[index % 3] for index in range(128)]
     entries = [(index, 1, key) for index, key in enumerate(keys)]

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 30.0
 ATTACK_SECONDS = 1.0
 STRANGERS_MAX = 100
 """Connections from one address to the attacked node."""
-BLOCKS_BESIDE = 60
+BLOCKS_BESIDE = 30
 """The most that a publisher sends during one attack."""
 GROWTH_BYTES_MAX = 100 << 20
 IN_FLIGHT = 4
@@ -71,7 +71,7 @@ def chain() -> Chain:
     return chain
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=[pytest.param("plain", marks=pytest.mark.slow), "tls"])
 def entrance(
     request: pytest.FixtureRequest, tmp_path: Path, chain: Chain
 ) -> Iterator[tuple[str, str | None]]:
@@ -152,6 +152,7 @@ class Racer:
         return number
 
 
+@pytest.mark.slow
 def test_two_that_race_hear_of_each_block_once(entrance: tuple[str, str | None], chain: Chain) -> None:
     last = 59
     racers = [Racer(entrance, chain, last, seed) for seed in (1, 2)]
@@ -248,7 +249,19 @@ def test_every_attack_has_its_word() -> None:
     assert set(NAMED) == set(ATTACKS)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+ALWAYS = (
+    "headers without end",
+    "rapid reset",
+    "connections that only greet",
+    "answers that nobody reads",
+)
+"""Attacks that are played by default."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in ATTACKS],
+)
 def test_an_attack_is_named_and_hurts_no_publisher(name: str, attacked: Attacked) -> None:
     before, seen_before = attacked.resident_bytes(), attacked.seen()
     with attacking(name, attacked.node.grpc, ATTACK_SECONDS) as stranger:

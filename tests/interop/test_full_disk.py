@@ -182,8 +182,8 @@ async def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_
         node = await stack.enter_async_context(running_node(small_disk, **settings))
         await until(lambda: count("peer dropped"))
         before = count("subscribing to a peer")
-        await asyncio.sleep(3.0)
-        assert count("subscribing to a peer") - before <= 7, "0.1, 0.2, 0.4, 0.8, 0.8 s"
+        await asyncio.sleep(1.4)
+        assert count("subscribing to a peer") - before <= 5, "0.1, 0.2, 0.4, 0.8 s"
         await until(lambda: count("subscribing to a peer") - before >= 3)
         assert count("peer dropped") == 1
         (small_disk / "ballast").unlink()

@@ -104,8 +104,9 @@ def expected_entries(folder: Path, blocks: list[Block], layout: Layout) -> tuple
 @pytest.mark.parametrize(
     ("seed", "layout", "kill_count", "block_count"),
     [
-        (1, "block", 3, 225),
-        (1, "native", 3, 90),
+        (1, "native", 2, 60),
+        pytest.param(1, "block", 3, 225, marks=pytest.mark.slow),
+        pytest.param(1, "native", 3, 90, marks=pytest.mark.slow),
         *([(seed, "block", 3, 225) for seed in range(2, 11)] if LONG else []),
         *([(2, "native", 200, 4_000)] if LONG else []),
     ],

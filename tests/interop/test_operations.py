@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice.datastream.layout import HEADER_PAGE_SIZE
@@ -167,6 +168,7 @@ class Publishing:
         assert (await self._task).unacknowledged == 0
 
 
+@pytest.mark.slow
 async def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None:
     backup, config = tmp_path / "backup", tmp_path / "sluice.toml"
     backup.mkdir()
@@ -242,6 +244,7 @@ async def come_back(b: ServeProcess, places: Places) -> str:
     return control
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Path) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text("block_time_seconds = 1.0\n")

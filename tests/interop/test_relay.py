@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from sluice.datastream.client.blocking_follower import BlockingStreamFollower
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import HEADER_PAGE_SIZE
@@ -82,7 +84,8 @@ def pages(path: Path, total_length: int) -> bytes:
         return file.read(total_length)[HEADER_PAGE_SIZE:]
 
 
-def test_killed_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_killed_at_any_moment(tmp_path: Path, kills: int) -> None:
     """A master that keeps writing and restarts, a relay that is killed again and again, a relay behind it."""
     rng = random.Random(5)
     stop = threading.Event()
@@ -102,7 +105,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         with relays(relay, behind):
             follower = BlockingStreamFollower([("127.0.0.1", behind.port)], limits=QUICK)
             writer.start()
-            for kill in range(12):
+            for kill in range(kills):
                 list(islice(follower, rng.randrange(200)))
                 relay.kill()
                 relay.start()

@@ -65,7 +65,13 @@ def stored_roots(data_dir: Path) -> list[bytes]:
     return [block.root_hash for block in stored if block is not None]
 
 
-@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize(
+    "plans",
+    [
+        pytest.param(plans, id=name, marks=[] if name in ("and with it", "to and fro") else pytest.mark.slow)
+        for name, plans in PLANS.items()
+    ],
+)
 def test_every_node_has_the_same_bytes_however_the_blocks_came(
     tmp_path: Path, plans: list[BlockPlan]
 ) -> None:

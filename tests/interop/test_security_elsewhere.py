@@ -108,6 +108,7 @@ async def test_operators_without_a_good_certificate_change_nothing(tmp_path: Pat
         )
 
 
+@pytest.mark.slow
 async def test_stream_clients_without_a_good_certificate_are_refused_and_a_renewed_one_is_shown(
     tmp_path: Path,
 ) -> None:

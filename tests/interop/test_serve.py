@@ -40,7 +40,9 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
+@pytest.mark.parametrize(
+    "name", ["grpc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tcp", "http"))]
+)
 def test_a_busy_port(tmp_path: Path, name: str) -> None:
     with taken_port() as port:
         got = refused(*ANYWHERE, *KEY, "--data-dir", tmp_path, f"--{name}", f"127.0.0.1:{port}")
@@ -103,8 +105,14 @@ BAD_USAGE = [
     (("--nothing",), r"sluice serve: No such option.*--nothing.* \(see: sluice serve --help\)\n"),
     (("--ledger-key", "dsa:00"), r"sluice: ledger key 'dsa:00': got unknown kind 'dsa', expected .*\n"),
     (("--role", "standby", *KEY), r'sluice: role: got "standby", expected at least one --peer .*\n'),
-    (("--ledger-key", "ed25519:12"), r"sluice: .*ed25519.*: got .*, expected .*\n"),
-    (("--ledger-key", "tss:00"), r"sluice: .*tss.*: got .*, expected .*\n"),
+    pytest.param(
+        ("--ledger-key", "ed25519:12"),
+        r"sluice: .*ed25519.*: got .*, expected .*\n",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        ("--ledger-key", "tss:00"), r"sluice: .*tss.*: got .*, expected .*\n", marks=pytest.mark.slow
+    ),
 ]
 
 
@@ -132,7 +140,13 @@ def publisher_of(channel: aio.Channel) -> Publisher:
     return Publisher(publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 async def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Publishers and clients are connected, one of them in mid-block, and another node knocks."""
 

@@ -120,6 +120,7 @@ async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
         yield nodes
 
 
+@pytest.mark.slow
 async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
     """Strangers' calls must not take the standbys' places."""
 
@@ -163,7 +164,18 @@ def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield node
 
 
-@pytest.mark.parametrize("name", FLOODS)
+OFTEN = (
+    "publishers that come and go",
+    "blocks with a bad proof",
+    "subscribers that ask nonsense",
+    "another protocol",
+)
+"""Floods that are played by default."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.slow) for name in FLOODS]
+)
 def test_no_flood_of_wrong_calls_fills_the_log(flooded: NodeProcess, name: str) -> None:
     """Each second of a flood may write only a few lines."""
     log = flooded.log_path

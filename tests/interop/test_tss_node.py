@@ -137,6 +137,7 @@ async def test_a_pinned_id_takes_the_network_it_names_alone(
     assert refusals(caplog) == ["ledger id publication: ledger id"]
 
 
+@pytest.mark.slow
 async def test_a_file_serves_a_chain_that_begins_later(tmp_path: Path) -> None:
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication)
@@ -225,7 +226,7 @@ async def test_a_node_that_can_start_no_process_checks_by_itself_and_blames_nobo
 
 
 @real.needs_real_blocks
-@pytest.mark.parametrize("chain", ["signed-chain", "layout-8-chain"])
+@pytest.mark.parametrize("chain", ["signed-chain", pytest.param("layout-8-chain", marks=pytest.mark.slow)])
 async def test_ledger_data_of_another_real_network_refuse(
     chain: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,7 +253,7 @@ async def test_the_operator_says_how_many_nodes_sign_a_record_file(
         await publisher.expect(answer)
 
 
-@pytest.mark.parametrize("layout", [8, 16])
+@pytest.mark.parametrize("layout", [8, pytest.param(16, marks=pytest.mark.slow)])
 async def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
     """In hash mode the setting alone decides; in full mode no other layout is tried."""
     own_minor = 78 if layout == 8 else 77  # which suggests the other one

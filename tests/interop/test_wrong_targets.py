@@ -83,7 +83,14 @@ async def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("earliest", "latest"),
-    [(25, 24), (25, 1 << 63), (25, U64_MAX), (U64_MAX, U64_MAX), (25, BLOCK_NUMBER_MAX), (10**15, 24)],
+    [
+        (25, 24),
+        pytest.param(25, 1 << 63, marks=pytest.mark.slow),
+        pytest.param(25, U64_MAX, marks=pytest.mark.slow),
+        (U64_MAX, U64_MAX),
+        (25, BLOCK_NUMBER_MAX),
+        pytest.param(10**15, 24, marks=pytest.mark.slow),
+    ],
 )
 async def test_a_node_that_is_level_is_led_nowhere_by_the_range_of_a_publisher(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, earliest: int, latest: int

@@ -84,7 +84,16 @@ def address_of(peer: FakePeer | Node) -> Address:
 # --- never a wrong byte -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("position", [0, 3, 30, 70_000, PAGE_SIZE - 1])
+@pytest.mark.parametrize(
+    "position",
+    [
+        0,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(30, marks=pytest.mark.slow),
+        70_000,
+        PAGE_SIZE - 1,
+    ],
+)
 async def test_a_damaged_page_is_not_served_and_named(
     folder: Path, position: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +159,14 @@ async def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
 # --- healed -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [0, 1, 2])
-@pytest.mark.parametrize("position", [0, 70_000, PAGE_SIZE - 1])
+@pytest.mark.parametrize(
+    ("page", "position"),
+    [
+        pytest.param(page, position, marks=[] if page == at else pytest.mark.slow)
+        for page in range(3)
+        for at, position in enumerate((0, 70_000, PAGE_SIZE - 1))
+    ],
+)
 async def test_a_page_is_healed_from_a_second_node(
     template: Path, folder: Path, tmp_path: Path, page: int, position: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,11 +240,11 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
     ("script", "why"),
     [
         (liar_with(_other_byte), "expected"),
-        (liar_with(lambda items: items[:-1]), "expected"),
+        pytest.param(liar_with(lambda items: items[:-1]), "expected", marks=pytest.mark.slow),
         (liar_with(lambda items: [*items, items[-1][:-1] + b"x"]), "does not fit"),
         (says(), "0 of them"),
         (silent, "takes too long"),
-        (_endless, "takes too long"),
+        pytest.param(_endless, "takes too long", marks=pytest.mark.slow),
     ],
     ids=["other bytes", "a proof less", "a later proof", "nothing", "silent", "endless"],
 )
@@ -298,7 +313,7 @@ def inside_page_1() -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("place", ["a block", "padding"])
+@pytest.mark.parametrize("place", ["a block", pytest.param("padding", marks=pytest.mark.slow)])
 async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by_them(
     template: Path, folder: Path, tmp_path: Path, place: str
 ) -> None:
@@ -362,7 +377,13 @@ def damage_at_random(data_dir: Path, rng: random.Random) -> int:
     return page
 
 
-@pytest.mark.parametrize("seed", range(200 if os.environ.get("SLUICE_LONG") else 8))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[] if seed < 3 else pytest.mark.slow)
+        for seed in range(200 if os.environ.get("SLUICE_LONG") else 8)
+    ],
+)
 async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
     template: Path, folder: Path, tmp_path: Path, seed: int
 ) -> None:

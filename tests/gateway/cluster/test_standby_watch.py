@@ -176,7 +176,7 @@ async def test_a_standby_with_another_chain_does_not_count_and_is_shown(
     assert re.match("has another chain: block [01] has root hash ", line["what"])
 
 
-@pytest.mark.parametrize("kept", [4096, 1])
+@pytest.mark.parametrize("kept", [pytest.param(4096, marks=pytest.mark.slow), 1])
 async def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_confirmed(
     tmp_path: Path, kept: int
 ) -> None:

@@ -101,7 +101,14 @@ def has_a_long_name() -> Iterator[Level]:
 
 
 @pytest.mark.parametrize(
-    "reports", [changes_its_name, goes_back, floods, reports_what_nobody_has, has_a_long_name]
+    "reports",
+    [
+        changes_its_name,
+        pytest.param(goes_back, marks=pytest.mark.slow),
+        floods,
+        pytest.param(reports_what_nobody_has, marks=pytest.mark.slow),
+        has_a_long_name,
+    ],
 )
 async def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, reports: Callable[[], Iterator[Level]]
@@ -192,11 +199,16 @@ async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_n
     ("reports", "got"),
     [
         ((level(3, ROOTS[3]), level(2, ROOTS[2])), "block 2, expected block 3, as before, or a later one"),
-        (
+        pytest.param(
             (level(3, ROOTS[3]), level((1 << 64) - 1, b"")),
             "no block, expected block 3, as before, or a later one",
+            marks=pytest.mark.slow,
         ),
-        ((level(3, ROOTS[3]), level(4, ROOTS[4], "other")), "process 'other', expected 'rogue', as before"),
+        pytest.param(
+            (level(3, ROOTS[3]), level(4, ROOTS[4], "other")),
+            "process 'other', expected 'rogue', as before",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_while(

@@ -189,18 +189,21 @@ async def race(node: Node, blocks: Sequence[Block], go_on: threading.Event) -> N
     assert sum(won) == len(blocks)
 
 
-def test_three_publishers_race_a_thousand_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_three_publishers_race_for_many_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """Each block is stored once, everybody gets acknowledgements in order, and the bytes are the same."""
-    blocks = make_blocks(1000)
+    blocks = make_blocks(count)
     go_on = hold_commits(monkeypatch)
 
     async def main() -> None:
         # A publisher that falls behind is skipped, and its stream goes on.
-        behind = {"publish_duplicate_skip_window": 1000, "publish_stall_blocks": 1000}
+        behind = {"publish_duplicate_skip_window": count, "publish_stall_blocks": count}
         async with running_node(tmp_path / "race", **behind) as node:
             await race(node, blocks, go_on)
-            assert _value(node, "sluice_blocks_received_total") == 1000
-            assert await blocks_over_tcp(node, 1000) == [block.items for block in blocks]
+            assert _value(node, "sluice_blocks_received_total") == count
+            assert await blocks_over_tcp(node, count) == [block.items for block in blocks]
 
     asyncio.run(main())
     assert stream_bytes(tmp_path / "race") == fed_by_one(tmp_path / "one", blocks)

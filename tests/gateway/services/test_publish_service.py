@@ -76,7 +76,14 @@ def test_blocks_are_acknowledged_however_they_are_cut(tmp_path: Path) -> None:
     with_node(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("size", [INLINE_HASH_ITEMS_MAX, INLINE_HASH_ITEMS_MAX + 1, 3_000])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(INLINE_HASH_ITEMS_MAX, marks=pytest.mark.slow),
+        INLINE_HASH_ITEMS_MAX + 1,
+        pytest.param(3_000, marks=pytest.mark.slow),
+    ],
+)
 def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path, size: int) -> None:
     options = MakerOptions(
         rounds_per_block=1, events_per_round=2, transactions_per_block=1_500, item_bytes=256

@@ -338,9 +338,9 @@ UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_
     ("hello", "what", "code"),
     [
         (b"", "handshake", ErrorCode.ENHANCE_YOUR_CALM),
-        (CLIENT_PREFACE[:10], "handshake", ErrorCode.ENHANCE_YOUR_CALM),
+        pytest.param(CLIENT_PREFACE[:10], "handshake", ErrorCode.ENHANCE_YOUR_CALM, marks=pytest.mark.slow),
         (b"GET / HTTP/1.1\r\nHost: node\r\n\r\n", "preface", ErrorCode.PROTOCOL_ERROR),
-        (client_hello(), "preface", ErrorCode.PROTOCOL_ERROR),
+        pytest.param(client_hello(), "preface", ErrorCode.PROTOCOL_ERROR, marks=pytest.mark.slow),
         (HELLO, "no call", ErrorCode.NO_ERROR),
         (UNFINISHED, "header block", ErrorCode.ENHANCE_YOUR_CALM),
     ],
@@ -393,6 +393,7 @@ def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
 # --- ends ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_connection_of_age_is_asked_to_go_and_ended_after_its_grace() -> None:
     aged = plan(connection_age_seconds=1, connection_age_grace_seconds=1)
     with serving(aged) as served, NetworkDouble(served.address) as double:

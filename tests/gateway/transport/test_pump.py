@@ -585,7 +585,7 @@ def test_key_updates_without_end_take_bounded_turns(tmp_path: Path, asks: bool) 
             with wrapped as secured:
                 await greet_over_tls(line, secured)
                 secret = bytes.fromhex(log.read_text().split("CLIENT_TRAFFIC_SECRET_0")[1].split()[1])
-                flood = memoryview(key_updates(secret, 60_000 if asks else 10_000, asks=asks, sent=2))
+                flood = memoryview(key_updates(secret, 30_000 if asks else 10_000, asks=asks, sent=2))
                 secured.settimeout(0)
                 at, idle, left = 0, 0, 0
                 reads: Any = CountedReads(line.pump.outside.secure)
@@ -625,7 +625,7 @@ async def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
             padded = frame(FrameKind.DATA, Flag.PADDED, 1, b"\0") * 1_000
             at = 0
-            for _ in range(5_000):
+            for _ in range(2_000):
                 with suppress(BlockingIOError):
                     at = (at + client.send(padded[at:])) % len(padded)
                 await asyncio.sleep(0)

@@ -160,6 +160,7 @@ async def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Pa
         assert items_stored(stage, 0) == items
 
 
+@pytest.mark.slow
 async def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp_path: Path) -> None:
     async with playing(tmp_path, **TWO_KEYS) as stage:
         (alice,) = await stage.publishers("alice")
@@ -186,6 +187,7 @@ async def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) 
             await publisher.expect("ack 9")
 
 
+@pytest.mark.slow
 async def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_to_time_out(
     tmp_path: Path,
 ) -> None:

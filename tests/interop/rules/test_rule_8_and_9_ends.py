@@ -111,11 +111,11 @@ async def test_what_end_stream_says_is_noted(
 
 async def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
     """A slow writer that reads its answers only at the end gets an orderly status."""
-    async with playing(tmp_path, drain=DrainLimits(silence_seconds=1.5)) as stage:
+    async with playing(tmp_path, drain=DrainLimits(silence_seconds=1.0)) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
-        for _ in range(20):
+        for _ in range(15):
             await asyncio.sleep(0.1)
             await alice.items(BLOCKS[9].items[1])
         await alice.expect("end INVALID_REQUEST last 8 about 0")
