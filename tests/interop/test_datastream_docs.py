@@ -52,6 +52,7 @@ def pattern_of(line: str) -> str:
     return re.escape(text).replace("N", r"\d+").replace("…", ".*")
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()

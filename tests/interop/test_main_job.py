@@ -40,7 +40,9 @@ KEYS = {
 }
 
 
-@pytest.fixture(params=list(KEYS))
+@pytest.fixture(
+    params=["signed-chain", *(pytest.param(name, marks=pytest.mark.slow) for name in list(KEYS)[1:])]
+)
 def chain(request: pytest.FixtureRequest) -> Path:
     """The folder of a real chain."""
     return BLOCKS / str(request.param)

@@ -405,6 +405,7 @@ def test_other_interpreters_and_a_clash_of_modules_are_said(chain: Path, tmp_pat
     assert line.startswith("sluice: Spark's folder for temporary files, /proc/x, cannot be written to: ")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_port_in_use_is_said(chain: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -64,6 +64,7 @@ def test_a_real_chain_comes_back_byte_by_byte(spark: SparkSession, tmp_path: Pat
     assert bytes_of(copy) == bytes_of(real_chain(name))
 
 
+@pytest.mark.slow
 def test_a_block_from_the_middle_of_a_chain_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     """A TSS signature with a WRAPS proof; the node is given the ledger data of block 0, and begins later."""
     ledger = tmp_path / "publication"

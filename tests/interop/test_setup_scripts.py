@@ -154,6 +154,15 @@ def test_without_anything_what_to_run_is_said(machine: Machine, tmp_path: Path) 
     assert f"    sudo apt-get install {package} " in errors
 
 
+def test_an_environment_that_works_is_kept(machine: Machine, tmp_path: Path) -> None:
+    python = machine.has(str(tmp_path / "venv" / "bin" / "python"), 'test "$*" = "-m pip --version"')
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    machine.environment["PYTHON"] = sys.executable
+    assert machine.run("venv.sh", str(tmp_path / "venv")) == (0, "", "")
+    assert python.exists()
+
+
+@pytest.mark.slow
 def test_an_environment_is_made_once_and_kept(machine: Machine, tmp_path: Path) -> None:
     pytest.importorskip("ensurepip", reason="without it, virtualenv comes from a package index")
     venv = tmp_path / "venv"

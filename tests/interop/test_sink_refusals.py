@@ -82,6 +82,7 @@ def test_an_empty_frame_is_published_by_doing_nothing(spark: SparkSession) -> No
     assert node.stream_count == 0
 
 
+@pytest.mark.slow
 def test_a_gateway_of_other_keys(spark: SparkSession, tmp_path: Path) -> None:
     """It answers BAD_BLOCK_PROOF: the job says what that may come from, and nothing is stored."""
     with node_thread(tmp_path, ledger_keys=(ledger_key(key_of_seed(8)),)) as node:
@@ -106,6 +107,7 @@ def test_a_block_that_is_signed_by_another_key_stops_the_job_at_it(
         wait_until(lambda: node.store.last_number == 4, "the blocks before it")
 
 
+@pytest.mark.slow
 def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path: Path) -> None:
     chain = write_chain(tmp_path / "chain", [*BLOCKS[:3], *BLOCKS[4:]])
     write_block_file(chain / "3.blk", DAMAGED)
@@ -138,6 +140,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[Authority, Node]]:
         yield authority, node
 
 
+@pytest.mark.slow
 def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Authority, Node]) -> None:
     authority, node = secured
     gateway, alice = str(node.grpc_address), authority.issue("alice")

@@ -32,7 +32,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
     chain.mkdir()
 
     def follow(gateway: str, checkpoint: str) -> list[StreamingQueryProgress]:
-        blocks = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 4).load(str(chain))
+        blocks = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 6).load(str(chain))
         query = (
             blocks.observe("sent", count("*").alias("blocks"), max("block_number").alias("last"))
             .writeStream.format("blockstream")
@@ -57,10 +57,10 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
             assert (totals.total.acknowledged, totals.total.safe_through) == (block_count, block_count - 1)
         # What Spark itself knows: the rows that go into the sink, not what comes of them.
         assert [progress.observedMetrics["sent"].asDict() for progress in batches] == [
-            {"blocks": 4, "last": 8},
-            {"blocks": 3, "last": 11},
+            {"blocks": 6, "last": 10},
+            {"blocks": 1, "last": 11},
         ]
-        assert [progress.sink.numOutputRows for progress in batches] == [4, 3]
+        assert [progress.sink.numOutputRows for progress in batches] == [6, 1]
         follow(gateway, "another")
         assert None not in (totals.query_id, read_totals(tmp_path).query_id)
         assert read_totals(tmp_path).query_id != totals.query_id  # so that a batch of each number is added

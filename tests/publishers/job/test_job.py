@@ -82,6 +82,7 @@ def test_real_chains_arrive_byte_for_byte(spark: SparkSession, chain: str) -> No
     assert node.received == list(read_chain(real_chain(chain)))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_refused_block_fails_with_one_line_and_the_others_go_on(
     spark: SparkSession, tmp_path: Path
@@ -200,6 +201,28 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
         numbers = NumberRange(6)
         assert publish(spark, tmp_path, [node.address], numbers=numbers, deadline_seconds=240).is_complete
     assert node.received == blocks
+
+
+@pytest.mark.spark
+def test_one_that_follows_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    source = parse_source(f"blockfiles:{chain}")
+    blocks = make_blocks(6)
+    with node_thread(tmp_path / "node") as node:
+        for first, end in ((0, 4), (4, 6)):
+            for block in blocks[first:end]:
+                write_block_file(chain / f"{block.number}.blk", block)
+            with FollowCheckpoint(tmp_path / "state", str(source), 0) as checkpoint:
+                report = publish(
+                    *(spark, source, [str(node.grpc_address)]),
+                    numbers=NumberRange(end=end),
+                    checkpoint=checkpoint,
+                    deadline_seconds=240,
+                )
+            assert report.is_complete, report.failures
+            assert [(row.blocks, row.safe_through) for row in report.publishers] == [(end - first, end - 1)]
+            assert node.store.last_number == end - 1
 
 
 @pytest.mark.slow

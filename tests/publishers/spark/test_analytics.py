@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pyspark.sql.datasource import DataSource
 
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import read_chain
@@ -56,7 +58,9 @@ def answers() -> Any:
 
 @needs_blocks
 @pytest.mark.spark
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "chain", [CHAINS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in CHAINS[1:])]
+)
 def test_ten_questions_have_the_answers_of_another_library(
     spark: SparkSession, chain: str, answers: Any
 ) -> None:
@@ -110,7 +114,7 @@ def test_windows_and_watermarks_work_in_a_stream(spark: SparkSession, files: Pat
 
     rows = (
         spark.readStream.format("blockfiles")
-        .options(decode="items", max_blocks_per_trigger="5")
+        .options(decode="items", max_blocks_per_trigger="6")
         .load(str(files))
         .withWatermark("consensus_time", "1 second")
         .groupBy(F.window("consensus_time", "1 minute"), "kind")
@@ -217,6 +221,14 @@ print("found", spark.sql("SELECT count(*) FROM rows").first()[0], rows.count())
 """
 
 
+@pytest.mark.parametrize("name", ["blockfiles", "blockstream", "datastream"])
+def test_spark_finds_a_source_by_the_name_of_its_module(name: str) -> None:
+    source = importlib.import_module(f"pyspark_{name}").DefaultSource
+    assert issubclass(source, DataSource)
+    assert source.name() == name
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_plain_session_finds_the_sources_by_name(files: Path, tmp_path: Path, java: None) -> None:
     for name in ("blockfiles", "blockstream", "datastream"):

@@ -111,6 +111,7 @@ def test_the_blocks_of_a_native_archive(native: Path) -> None:
     assert (len(entries), entries[0]["data"]) == (193, b"b0")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_verifies_a_native_archive(spark: SparkSession, native: Path) -> None:
     frame = spark.read.format("datastream").option("decode", "blocks").load(f"file://{native}/archive")

@@ -434,7 +434,7 @@ def test_spark_follows_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[int] = []
 
     def run() -> None:
-        stream = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 2).load(str(folder))
+        stream = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 3).load(str(folder))
         query = (
             stream.writeStream.foreachBatch(
                 lambda batch, _: seen.extend(row.block_number for row in batch.collect())

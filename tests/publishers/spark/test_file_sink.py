@@ -205,7 +205,10 @@ def blocks_in_store(url: str) -> list[Block]:
         return [reader.read(place) for place in where.blocks()]
 
 
-@pytest.mark.parametrize("options", [ZIPS, {"layout": "bucket"}, {"layout": "consensus"}])
+@pytest.mark.parametrize(
+    "options",
+    [ZIPS, *(pytest.param({"layout": layout}, marks=pytest.mark.slow) for layout in ("bucket", "consensus"))],
+)
 def test_s3(s3: None, tmp_path: Path, options: dict[str, str]) -> None:
     url = f"s3a://{BUCKET}/chain/"
     write(writer_of(tmp_path, options), BLOCKS)
@@ -270,7 +273,7 @@ def test_a_stream_that_starts_again_writes_the_same_files(
     out, state = tmp_path / "out", tmp_path / "state"
 
     def run() -> None:
-        rows = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 8).load(str(chain))
+        rows = spark.readStream.format("blockfiles").option("max_blocks_per_trigger", 12).load(str(chain))
         query = (
             rows.writeStream.format("blockfiles")
             .options(**ZIPS)

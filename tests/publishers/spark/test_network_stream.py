@@ -70,7 +70,9 @@ def frame_of(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str =
 
 @pytest.mark.spark
 @needs_stream
-@pytest.mark.parametrize("by", ["batch", "l2block", "bookmark", 1000])
+@pytest.mark.parametrize(
+    "by", ["batch", *(pytest.param(by, marks=pytest.mark.slow) for by in ("l2block", "bookmark", 1000))]
+)
 def test_the_sample_in_parallel_and_back(spark: SparkSession, sample: Path, by: Any) -> None:
     entries = entries_in(sample)
     frame = spark.read.format("datastream").option("partitions", 2).load(str(sample))
@@ -84,10 +86,10 @@ def test_the_sample_in_parallel_and_back(spark: SparkSession, sample: Path, by: 
 def test_an_incomplete_block_stays_out_and_order_and_partitions_change_nothing(
     spark: SparkSession, sample: Path
 ) -> None:
-    entries = entries_in(sample)[:3000]
+    entries = entries_in(sample)[:1200]
     rows = [(entry.number, entry.type, bytearray(entry.data)) for entry in entries]
     expected = one_by_one(entries, "batch", is_whole=False)
-    assert len(entries_of(expected)) < 3000
+    assert 0 < len(entries_of(expected)) < 1200
     Random(3).shuffle(rows)
     shuffled = entries_to_blocks(frame_of(spark, rows).repartition(3), "batch")
     assert blocks_in(shuffled) == expected
@@ -204,7 +206,7 @@ def _add(batches: list[Blocks], blocks: DataFrame, batch: int) -> None:
 def run_query(spark: SparkSession, address: str, by: object, checkpoint: Path) -> list[Blocks]:
     """Run a query to where the stream ends now, and return the blocks of each batch."""
     entries = spark.readStream.format("datastream").options(
-        server=address, max_entries_per_trigger="500", partitions="2"
+        server=address, max_entries_per_trigger="300", partitions="2"
     )
     batches: list[Blocks] = []
     query = (
@@ -248,20 +250,26 @@ def append(streamer: DataStreamer, entries: Iterable[Entry]) -> None:
 @pytest.mark.parametrize(
     ("by", "shuffled"),
     # All rows have one key: other partitions only cost a task and a state store in each batch.
-    [("batch", "4"), ("l2block", "1"), ("bookmark", "1"), (300, "1")],
+    [
+        ("l2block", "1"),
+        *(
+            pytest.param(*given, marks=pytest.mark.slow)
+            for given in (("batch", "4"), ("bookmark", "1"), (300, "1"))
+        ),
+    ],
     indirect=["shuffled"],
 )
 def test_a_stream_makes_the_blocks_of_a_batch_and_goes_on_after_a_restart(
     spark: SparkSession, sample: Path, growing: DataStreamer, shuffled: str, tmp_path: Path, by: object
 ) -> None:
-    entries = entries_in(sample)[:2500]
+    entries = entries_in(sample)[:1200]
     with ServerThread(growing) as server:
         address = f"{server.host}:{server.port}"
-        append(growing, entries[:1400])
+        append(growing, entries[:600])
         batches = run_query(spark, address, by, tmp_path / "state")
         first = [block for batch in batches for block in batch]
-        assert first == one_by_one(entries[:1400], by, is_whole=False)
-        append(growing, entries[1400:])
+        assert first == one_by_one(entries[:600], by, is_whole=False)
+        append(growing, entries[600:])
         batches += run_query(spark, address, by, tmp_path / "state")
     blocks = [block for batch in batches for block in batch]
     assert blocks == one_by_one(entries, by, is_whole=False)

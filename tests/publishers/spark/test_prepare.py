@@ -126,6 +126,7 @@ def test_shuffled_blocks_become_the_chain_again(spark: SparkSession, tmp_path: P
         assert check.check(signature, summary.root_hash) is None
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_blocks_of_another_layout_are_signed_as_they_are_linked(spark: SparkSession, tmp_path: Path) -> None:
     key_file = tmp_path / "key.pem"

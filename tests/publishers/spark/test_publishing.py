@@ -296,6 +296,7 @@ for report in publish(blocks, sys.argv[3]) + publish(blocks.where("block_number 
 """
 
 
+@pytest.mark.slow
 def test_over_connect_the_reports_come_to_the_client(tmp_path: Path, java: None) -> None:
     """A server of its own process, as a remote one is."""
     pytest.importorskip("grpc_status", reason="needs grpcio-status")

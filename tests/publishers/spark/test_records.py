@@ -42,6 +42,7 @@ def bytes_of(blocks: DataFrame) -> list[tuple[int, list[bytes]]]:
     return sorted((row[0], list(map(bytes, row[1]))) for row in blocks.collect())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_real_node_takes_the_records_in_order(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
