@@ -380,7 +380,9 @@ def work_insistently(streamer: DataStreamer, run: Run) -> None:
         insist_on_commit(streamer, run, bookmark(number), (1, bytes([number]) * size))
 
 
-@pytest.mark.parametrize("failures", [1, 2, 5])
+@pytest.mark.parametrize(
+    "failures", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("end", ["power fails", "process is killed"])
 def test_a_flush_fails_and_then_a_crash_comes(memory_path: Path, failures: int, end: str) -> None:
     """Each flush fails in turn, so many in a row; then everything that is only in the cache is lost.

@@ -19,7 +19,9 @@ from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import BOOKMARK_TYPE
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
-KILLS = 300 if os.environ.get("SLUICE_LONG") else 12
+LONG = "SLUICE_LONG" in os.environ
+KILLS = 300 if LONG else 12
+"""With `--slow`; four else."""
 KILLS_PER_STREAM = 12
 """A longer stream takes longer to compare."""
 WRITER = """
@@ -82,11 +84,11 @@ def kill_a_writer(path: Path, first_step: int, rng: random.Random) -> int:
 
 
 @pytest.mark.timeout(1800)
-def test_sigkill(tmp_path: Path) -> None:
+def test_sigkill(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rng = random.Random("kill")
     items: list[Item] = []
     done = 0
-    for kill in range(KILLS):
+    for kill in range(KILLS if LONG or request.config.getoption("slow") else 4):
         if kill % KILLS_PER_STREAM == 0:
             path, items, done = tmp_path / f"s{kill}.bin", [], 0
         reported = kill_a_writer(path, done, rng)

@@ -355,8 +355,8 @@ QUERIES: dict[str, Callable[[DataStreamer, int], list[Entry]]] = {
 
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("grows_again", [False, True])
-@pytest.mark.parametrize("from_end", [2, 80])
-@pytest.mark.parametrize("behind_it", [False, True])
+@pytest.mark.parametrize("from_end", [2, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("behind_it", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_query_during_a_truncation_finds_what_was_or_what_is(
     tmp_path: Path, query: str, grows_again: bool, from_end: int, behind_it: bool
 ) -> None:

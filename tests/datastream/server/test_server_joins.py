@@ -74,7 +74,9 @@ class Joined:
 
 
 @pytest.mark.parametrize("behind", [0, 400])
-def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None:
+def test_joining_at_every_commit(
+    tmp_path: Path, loop: str, behind: int, request: pytest.FixtureRequest
+) -> None:
     """A client joins between any two commits: at the end, or up to 400 entries before it.
 
     The next commit follows after a random time, from nothing to longer than the answer takes, so that it
@@ -87,7 +89,7 @@ def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None
         DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer,
         ServerThread(streamer, loop=loop) as serving,
     ):
-        for number in range(10_000 if LONG else 1_000):
+        for number in range(10_000 if LONG else 1_000 if request.config.getoption("slow") else 300):
             entry_count = len(written.starts) - 1
             joined.append(Joined(serving, max(0, entry_count - rng.randrange(behind + 1))))
             for _ in range(rng.choice((0, 0, 100, 1_000, 3_000))):

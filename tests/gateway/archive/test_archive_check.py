@@ -66,6 +66,7 @@ def test_an_archive_in_a_store(archived: Path, tmp_path: Path) -> None:
         assert streamer.committed.total_entries == 1152
 
 
+@pytest.mark.slow
 def test_an_archive_in_a_store_with_a_certificate_of_a_private_authority(
     archived: Path, tmp_path: Path
 ) -> None:
@@ -94,16 +95,25 @@ def test_while_the_store_is_away_nothing_is_said(archived: Path) -> None:
     [
         (test_restore.drop_segment, "none with pages 64 to 127 before it, expected no gap"),
         (test_restore.second_name, "two nodes disagree about pages 64 to 127"),
-        (test_restore.swap_segments, "first page 64, expected 1, 0"),
-        (test_restore.cut_short, "expected its trailer"),
-        (
+        pytest.param(test_restore.swap_segments, "first page 64, expected 1, 0", marks=pytest.mark.slow),
+        pytest.param(test_restore.cut_short, "expected its trailer", marks=pytest.mark.slow),
+        pytest.param(
             lambda place: change(
                 segments(place)[1], lambda segment: setattr(segment.index.blocks[3], "number", 9)
             ),
             "got block 9",
+            marks=pytest.mark.slow,
         ),
-        (lambda place: segments(place)[2].unlink(), "the segment that ends there is missing"),
-        (lambda place: (place / "headers/000000000064.zst").write_bytes(b"x"), "a header page"),
+        pytest.param(
+            lambda place: segments(place)[2].unlink(),
+            "the segment that ends there is missing",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda place: (place / "headers/000000000064.zst").write_bytes(b"x"),
+            "a header page",
+            marks=pytest.mark.slow,
+        ),
         (
             lambda place: shutil.copy(place / "headers/000000000064.zst", place / "headers/000000000128.zst"),
             "header page: got another one of 4096 bytes, expected that of",
@@ -121,12 +131,15 @@ def test_what_names_and_indexes_show(place: Path, harm: Callable[[Path], object]
     ("harm", "texts"),
     [
         (test_restore.flip_byte, ["CRC32C"]),
-        (test_restore.other_hash, ["SHA-256 of the pages"]),
-        (test_restore.other_root_in_index, ["block 3 on the pages"]),
-        (test_restore.other_bookmark_in_index, ["bookmark 3 on the pages"]),
-        (
+        pytest.param(test_restore.other_hash, ["SHA-256 of the pages"], marks=pytest.mark.slow),
+        pytest.param(test_restore.other_root_in_index, ["block 3 on the pages"], marks=pytest.mark.slow),
+        pytest.param(
+            test_restore.other_bookmark_in_index, ["bookmark 3 on the pages"], marks=pytest.mark.slow
+        ),
+        pytest.param(
             test_restore.other_first_entry_of_block,
             ["first entry of block 64: got 380, expected 384"],
+            marks=pytest.mark.slow,
         ),
         (test_restore.other_block, ["block 69: root hash"]),
     ],

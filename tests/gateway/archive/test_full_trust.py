@@ -101,9 +101,9 @@ def digest_of(path: Path, end: int | None = None) -> str:
 @pytest.mark.parametrize(
     ("name", "settings", "last"),
     [
-        ("from-0", {"archive_trust": "full"}, ARCHIVED_PAGES - 1),
+        pytest.param("from-0", {"archive_trust": "full"}, ARCHIVED_PAGES - 1, marks=pytest.mark.slow),
         ("from-7", {}, FIRST + ARCHIVED_PAGES - 1),
-        ("native", {}, 63),
+        pytest.param("native", {}, 63, marks=pytest.mark.slow),
     ],
 )
 async def test_a_node_that_keeps_no_more_than_a_window(
@@ -128,6 +128,7 @@ async def test_a_node_that_keeps_no_more_than_a_window(
     assert not list(new.glob("beginning"))
 
 
+@pytest.mark.slow
 async def test_a_native_node_goes_on_with_its_peers(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "native", tmp_path / "old")
     url = f"file://{made}/native-archive"
@@ -210,23 +211,31 @@ def no_number(place: Path) -> None:
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (test_beginning.drop_first, "the one of page 0"),
-        (test_beginning.swap, "format 1, first page 64, expected 1, 0"),
+        pytest.param(test_beginning.drop_first, "the one of page 0", marks=pytest.mark.slow),
+        pytest.param(test_beginning.swap, "format 1, first page 64, expected 1, 0", marks=pytest.mark.slow),
         (test_beginning.two_names, "two nodes disagree"),
-        (test_beginning.another_root, "block 3 on the pages"),
-        (test_beginning.another_entry, "page 64"),
-        (test_beginning.cut_short, "its trailer"),
-        (test_beginning.another_system, "header page"),
+        pytest.param(test_beginning.another_root, "block 3 on the pages", marks=pytest.mark.slow),
+        pytest.param(test_beginning.another_entry, "page 64", marks=pytest.mark.slow),
+        pytest.param(test_beginning.cut_short, "its trailer", marks=pytest.mark.slow),
+        pytest.param(test_beginning.another_system, "header page", marks=pytest.mark.slow),
         (test_beginning.another_layout, "stream_layout: got 1, expected 2"),
-        (test_restore.flip_byte, "CRC32C"),
+        pytest.param(test_restore.flip_byte, "CRC32C", marks=pytest.mark.slow),
         (test_restore.other_hash, "SHA-256 of the pages"),
-        (test_restore.other_bookmark_in_index, "bookmark 3 on the pages"),
+        pytest.param(test_restore.other_bookmark_in_index, "bookmark 3 on the pages", marks=pytest.mark.slow),
         (test_restore.other_block, "block 69: got block 69: root hash"),
         (no_padding, "padding"),
-        (fewer_blocks, "block 63 on the pages: got .*ArchivedBlock.*, expected none"),
-        (more_blocks, "block 64 on the pages: got none"),
-        (another_beginning, "block 0: block number: got 0, expected 1|first block that ends here"),
-        (no_blocks_at_all, "a stream without blocks"),
+        pytest.param(
+            fewer_blocks,
+            "block 63 on the pages: got .*ArchivedBlock.*, expected none",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(more_blocks, "block 64 on the pages: got none", marks=pytest.mark.slow),
+        pytest.param(
+            another_beginning,
+            "block 0: block number: got 0, expected 1|first block that ends here",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(no_blocks_at_all, "a stream without blocks", marks=pytest.mark.slow),
         (no_number, "first_block: got '0', expected null, or 0 to"),
     ],
 )
@@ -248,7 +257,7 @@ def test_lies_of_indexes_are_found_by_one_proof_too(
     assert not any((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("half", ["segments", "blocks/segments"])
+@pytest.mark.parametrize("half", ["segments", pytest.param("blocks/segments", marks=pytest.mark.slow)])
 def test_a_native_pair_of_two_chains(made: Path, native_place: Path, tmp_path: Path, half: str) -> None:
     headers = half.replace("segments", "headers")
     for part in (half, headers):
@@ -314,7 +323,14 @@ class Stop:
             raise StartAbandoned
 
 
-@pytest.mark.parametrize("name", ["from-0", "from-7", "native"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from-0",
+        pytest.param("from-7", marks=pytest.mark.slow),
+        pytest.param("native", marks=pytest.mark.slow),
+    ],
+)
 def test_an_abandoned_start_goes_on(
     made: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -428,7 +444,9 @@ def test_a_store_that_goes_away(place: Path, tmp_path: Path) -> None:
     assert begin(place, new)
 
 
-@pytest.mark.parametrize("count", [0, 2, 3])
+@pytest.mark.parametrize(
+    "count", [pytest.param(0, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
 def test_killed_while_the_files_are_moved(made: Path, tmp_path: Path, count: int) -> None:
     new, source = tmp_path / "new", made / "from-0-archive"
     assert begin(source, new)

@@ -44,7 +44,7 @@ def place(chain: TssChain, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "archive"
 
 
-@pytest.mark.parametrize("trust", ["full", "proof"])
+@pytest.mark.parametrize("trust", [pytest.param("full", marks=pytest.mark.slow), "proof"])
 async def test_block_0_is_believed_and_kept(place: Path, chain: TssChain, tmp_path: Path, trust: str) -> None:
     new = tmp_path / "new"
     settings = {"archive_url": f"file://{place}", "archive_trust": trust}

@@ -69,6 +69,7 @@ def test_no_such_object(store: ArchiveStore) -> None:
             read()
 
 
+@pytest.mark.slow
 def test_names_over_several_answers_of_a_list(s3_port: int) -> None:
     store = s3_store(s3_port, "many")
     names = [f"segments/{number:012d}" for number in range(1_005)]
@@ -125,7 +126,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         ("refused", ArchiveUnavailable, "error sending request"),
     ],
 )
-@pytest.mark.parametrize("call", [lambda store: store.get("one"), lambda store: list(store.names("one"))])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("one"),
+        pytest.param(lambda store: list(store.names("one")), marks=pytest.mark.slow),
+    ],
+)
 def test_a_fault_is_an_error_in_one_line_and_passes(
     s3_port: int,
     fault: str,
@@ -292,6 +299,7 @@ def test_azure_has_no_ranges_from_the_end(monkeypatch: pytest.MonkeyPatch) -> No
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_large_object_has_more_time(s3_port: int) -> None:
     """A line that carries 8 MiB within the limit of one request carries an object of any size."""
     options = StoreOptions("", "eu-west-1", 1.0, 0.1)

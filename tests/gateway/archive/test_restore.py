@@ -70,7 +70,15 @@ def test_the_folder_is_that_of_a_node(filled: Path, archived: Path, tmp_path: Pa
     same_entries(tmp_path / "new", filled)
 
 
-@pytest.mark.parametrize("last", [0, 63, 64, 100])
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        pytest.param(63, marks=pytest.mark.slow),
+        64,
+        pytest.param(100, marks=pytest.mark.slow),
+    ],
+)
 def test_up_to_a_block(filled: Path, archived: Path, tmp_path: Path, last: int) -> None:
     result = restore(archived, tmp_path / "new", "--to-block", str(last), "--json")
     assert result.exit_code == 0, result.output
@@ -143,9 +151,10 @@ def restore_and_kill(filled: Path, archived: Path, folder: Path, kills: int, see
     return ended
 
 
-@pytest.mark.slow
-def test_killed_at_any_moment_the_same_command_goes_on(filled: Path, archived: Path, tmp_path: Path) -> None:
-    kills = 100 if os.environ.get("SLUICE_LONG") else 5
+def test_killed_at_any_moment_the_same_command_goes_on(
+    filled: Path, archived: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kills = 100 if os.environ.get("SLUICE_LONG") else 5 if request.config.getoption("slow") else 1
     assert restore_and_kill(filled, archived, tmp_path / "new", kills, 37)
 
 
@@ -169,7 +178,14 @@ def leave_at(folder: Path, stream: StoredStream, moved: list[str]) -> None:
         (folder / "restoring" / name).rename(folder / name)
 
 
-@pytest.mark.parametrize("moved", [[], ["datastream.db"], ["datastream.db", "datastream.bin"]])
+@pytest.mark.parametrize(
+    "moved",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        pytest.param(["datastream.db"], marks=pytest.mark.slow),
+        ["datastream.db", "datastream.bin"],
+    ],
+)
 def test_killed_while_the_files_are_moved(
     filled: Path, archived: Path, tmp_path: Path, moved: list[str]
 ) -> None:
@@ -258,16 +274,22 @@ def other_block(place: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "text"),
     [
-        (swap_segments, "index: got format 1, first page 0, expected 1, 64"),
+        pytest.param(
+            swap_segments, "index: got format 1, first page 0, expected 1, 64", marks=pytest.mark.slow
+        ),
         (drop_segment, "expected the one of page 64"),
-        (second_name, "two nodes disagree about these entries"),
-        (other_hash, "SHA-256 of the pages"),
+        pytest.param(second_name, "two nodes disagree about these entries", marks=pytest.mark.slow),
+        pytest.param(other_hash, "SHA-256 of the pages", marks=pytest.mark.slow),
         (flip_byte, "CRC32C"),
-        (cut_short, "expected its trailer"),
-        (other_root_in_index, "block 3 on the pages"),
-        (other_bookmark_in_index, "bookmark 3 on the pages"),
-        (no_blocks_in_index, "block 0 on the pages"),
-        (other_first_entry_of_block, "first entry of block 64: got 380, expected 384"),
+        pytest.param(cut_short, "expected its trailer", marks=pytest.mark.slow),
+        pytest.param(other_root_in_index, "block 3 on the pages", marks=pytest.mark.slow),
+        pytest.param(other_bookmark_in_index, "bookmark 3 on the pages", marks=pytest.mark.slow),
+        pytest.param(no_blocks_in_index, "block 0 on the pages", marks=pytest.mark.slow),
+        pytest.param(
+            other_first_entry_of_block,
+            "first entry of block 64: got 380, expected 384",
+            marks=pytest.mark.slow,
+        ),
         (other_block, "block 69: root hash"),
     ],
 )

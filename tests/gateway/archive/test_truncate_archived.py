@@ -134,6 +134,7 @@ def test_a_rolling_history_that_began_with_block_0_is_refused_by_name(tmp_path: 
     assert not list(tmp_path.glob("cut-*"))
 
 
+@pytest.mark.slow
 def test_a_native_chain(tmp_path: Path) -> None:
     folder, place = tmp_path / "node", tmp_path / "archive"
     archive_native(folder, place, local_bytes=64 * MIB)
@@ -154,11 +155,13 @@ def test_a_native_chain(tmp_path: Path) -> None:
 RUN = "import sys; from sluice.gateway.commands.truncate import command; command(sys.argv[1:])"
 
 
-def test_killed_at_any_moment_the_chain_is_whole(node: Path, tmp_path: Path) -> None:
+def test_killed_at_any_moment_the_chain_is_whole(
+    node: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     chance, ends = random.Random(5), set()
     url = f"file://{tmp_path}/archive"
     line = [sys.executable, "-c", RUN, str(node), "--to-block", str(TO), "--yes", "--archive", url]
-    for _ in range(4):
+    for _ in range(4 if request.config.getoption("slow") else 1):
         with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process:
             time.sleep(chance.uniform(0.7, 2.0))
             process.kill()

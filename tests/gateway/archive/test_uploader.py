@@ -141,7 +141,7 @@ def test_the_archive_of_another_stream_is_left_alone(
     assert list(store.names("")) == ["stream.json"]
 
 
-@pytest.mark.parametrize("uploads", [True, False])
+@pytest.mark.parametrize("uploads", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_two_nodes_that_disagree(
     filled: Path, streamer: DataStreamer, tmp_path: Path, store: ArchiveStore, uploads: bool
 ) -> None:
@@ -205,8 +205,8 @@ def rewritten(change: Callable[[bytes], bytes]) -> Callable[[ArchiveStore], None
 @pytest.mark.parametrize(
     "harm",
     [
-        rewritten(lambda data: data[:-1]),
-        rewritten(lambda data: b""),
+        pytest.param(rewritten(lambda data: data[:-1]), marks=pytest.mark.slow),
+        pytest.param(rewritten(lambda data: b""), marks=pytest.mark.slow),
         rewritten(lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:]),
     ],
 )
@@ -304,7 +304,10 @@ def test_a_store_that_overwrites_gets_no_segment(streamer: DataStreamer) -> None
         assert streamer.remote.archived_pages == 128
 
 
-@pytest.mark.parametrize("fault", ["503", "403", "cut", "refused", "lost"])
+@pytest.mark.parametrize(
+    "fault",
+    ["503", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("403", "cut", "refused", "lost"))],
+)
 def test_a_store_that_is_away_then_back(streamer: DataStreamer, fault: str) -> None:
     with as_s3_user(), s3_server() as port, FaultProxy(port) as proxy:
         uploader = Uploader(streamer, s3_store(proxy.port), plan_of(streamer))

@@ -153,6 +153,8 @@ QUERIES = [
     ["--frombookmark", "3", "--no-live"],
     ["--from", "0", "--no-live", "--sanitycheck"],
 ]
+SILENT = (["--header"], ["--from", "0", "--no-live"])
+"""Those that silent servers get in the default run: each waits for seconds."""
 
 
 @contextmanager
@@ -205,16 +207,24 @@ def resetting(*answers: bytes) -> Iterator[str]:
         thread.join(10)
 
 
-@pytest.mark.parametrize("words", QUERIES, ids=" ".join)
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "why", "words"),
     [
-        (b"", "Connection reset by peer"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "server: "),
-        (encode_result(9, "Invalid command"), ""),
-        (None, "no answer within 0.2 s"),
+        pytest.param(
+            answer,
+            why,
+            words,
+            id=f"{name}-{' '.join(words)}",
+            marks=[pytest.mark.slow] if answer is None and words not in SILENT else [],
+        )
+        for name, answer, why in (
+            ("reset", b"", "Connection reset by peer"),
+            ("not the protocol", b"HTTP/1.1 400 Bad Request\r\n", "server: "),
+            ("refused", encode_result(9, "Invalid command"), ""),
+            ("silent", None, "no answer within 0.2 s"),
+        )
+        for words in QUERIES
     ],
-    ids=["reset", "not the protocol", "refused", "silent"],
 )
 def test_the_next_server_is_asked_when_one_fails_after_connecting(
     address: str,

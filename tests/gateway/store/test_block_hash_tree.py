@@ -7,7 +7,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
 
@@ -58,12 +58,18 @@ def middle_of(count: int) -> int:
 
 
 def naive_root(leaves: Sequence[bytes]) -> bytes:
+    return naive_root_of(tuple(leaves))
+
+
+@lru_cache(maxsize=10_000)
+def naive_root_of(leaves: tuple[bytes, ...]) -> bytes:
+    """Remember the subtrees: those of one chain are the same in all its paths."""
     if not leaves:
         return hashlib.sha384(b"\x00").digest()
     if len(leaves) == 1:
         return leaves[0]
     middle = middle_of(len(leaves))
-    return node(naive_root(leaves[:middle]), naive_root(leaves[middle:]))
+    return node(naive_root_of(leaves[:middle]), naive_root_of(leaves[middle:]))
 
 
 def naive_path(index: int, leaves: Sequence[bytes]) -> Path_:
@@ -416,8 +422,17 @@ def test_notes_that_a_kill_took_are_made_again(tmp_path: Path) -> None:
         assert_all_paths(tree, roots_of(chain_of())[: COUNT - 1], every=5)
 
 
-@pytest.mark.parametrize("kept", [1, 4, 6, 16, 63, 64, 65, 130, 255, 256, 257, 290])
-@pytest.mark.parametrize("regrown", [0, 1, 30, 300])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        6,
+        65,
+        *(pytest.param(kept, marks=pytest.mark.slow) for kept in (1, 4, 16, 63, 64, 130, 255, 256, 257, 290)),
+    ],
+)
+@pytest.mark.parametrize(
+    "regrown", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(30, marks=pytest.mark.slow), 300]
+)
 def test_a_chain_that_was_cut_and_has_grown_again_has_its_own_paths(
     tmp_path: Path, kept: int, regrown: int
 ) -> None:
@@ -453,7 +468,15 @@ def test_a_node_that_runs_while_a_cut_chain_grows_again_uses_no_old_note(tmp_pat
             assert_all_paths(tree, roots_of(blocks)[: begin + 21], every=31)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        3,
+    ],
+)
 def test_whatever_happens_to_a_folder_its_paths_are_those_of_its_chain(tmp_path: Path, seed: int) -> None:
     """Blocks, cuts, starts and kills in any order."""
     chance = Random(seed)
@@ -509,7 +532,14 @@ LOSSES: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-@pytest.mark.parametrize("place", [(1, 0), (1, 33), (1, 73), (2, 0), (2, 9), (3, 1), (4, 0)])
+@pytest.mark.parametrize(
+    "place",
+    [
+        (1, 33),
+        (4, 0),
+        *(pytest.param(place, marks=pytest.mark.slow) for place in ((1, 0), (1, 73), (2, 0), (2, 9), (3, 1))),
+    ],
+)
 def test_a_spoiled_note_gives_no_wrong_path(tmp_path: Path, place: tuple[int, int], how: str) -> None:
     """Neither in the process that made it, nor after the next start; and a check of the folder is content."""
     sizes = (17, 64, 150, 256, 299)

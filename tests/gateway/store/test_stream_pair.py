@@ -169,7 +169,15 @@ def test_a_folder_of_blocks_does_not_become_native(tmp_path: Path) -> None:
 
 
 @needs_stream
-@pytest.mark.parametrize("by", ["batch", "l2block", "bookmark", "7"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "batch",
+        pytest.param("l2block", marks=pytest.mark.slow),
+        pytest.param("bookmark", marks=pytest.mark.slow),
+        "7",
+    ],
+)
 def test_a_networks_stream_comes_out_byte_for_byte(tmp_path: Path, by: str) -> None:
     sample = sample_file(tmp_path)
     maker = StreamBlocks(Grouping.parse(by))
@@ -252,7 +260,7 @@ def steps_of(folder: Path, work: Work) -> int:
     return len(blocks.steps)
 
 
-@pytest.mark.parametrize("work", [one_by_one, in_halves])
+@pytest.mark.parametrize("work", [pytest.param(one_by_one, marks=pytest.mark.slow), in_halves])
 def test_every_boundary(memory_path: Path, work: Work) -> None:
     """Before each step of a workload, what a power failure may leave then is opened, each state once."""
     chance = {how: random.Random(f"crash {how}") for how in ("none", "all", "prefix", "sectors")}
@@ -311,8 +319,20 @@ def full(folder: Path) -> tuple[BlockStore, MemoryDisk, MemoryDisk]:
     return store, blocks, network
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 5, 6])
-@pytest.mark.parametrize("how", ["none", "all", "sectors"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        3,
+        pytest.param(5, marks=pytest.mark.slow),
+        6,
+    ],
+)
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param("none", marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow), "sectors"],
+)
 def test_every_boundary_of_a_cut(tmp_path: Path, last: int, how: str) -> None:
     """The chain is as before or cut; the next opening makes it whole; the same again cuts it."""
     rng, folder = random.Random(f"cut {how}"), tmp_path / "node"
@@ -435,7 +455,9 @@ def commit_as_a_node_does(store: BlockStore, group: list[VerifiedBlock], begun: 
     return -1
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    "count", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_what_a_disk_refuses_can_be_sent_again(memory_path: Path, count: int) -> None:
     folder = memory_path / "node"
     steps = steps_of(folder, in_halves)
