@@ -77,6 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the real standard error, as pytest captures that of a test, and make the folders of the run."""
+    config.option.slow |= "SLUICE_LONG" in os.environ
     config.stash[_STDERR] = os.dup(2)
     config.stash[_SCRATCH] = scratch = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
     if (worker := getattr(config, "workerinput", None)) is not None:
@@ -116,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip slow tests, unless they are wanted. In a worker, begin with the tests of the shared Spark session,
     then with files that have slow ones.
     """
-    if not (config.getoption("slow") or "SLUICE_LONG" in os.environ):
+    if not config.getoption("slow"):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: `make test-all` runs it"))
