@@ -6,26 +6,58 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <linux/sockios.h>
 
-#define WORDS 3 /* of a client: its place in the stream, bytes sent, changes seen */
+#define WORDS 5 /* of a client; the enum has their order */
+enum { PLACE, UNACKNOWLEDGED, SINCE, SEEN, ACTIVE };
+#define NO_PLACE (UINT64_MAX - 1) /* and above: a client that is looked at by itself, or none */
+
+/* Whether `state` has the words of all `numbers`. */
+static int has_all(const Py_buffer *numbers, const Py_buffer *state)
+{
+    const int32_t *number = numbers->buf;
+
+    for (Py_ssize_t i = 0; i < numbers->len / (Py_ssize_t)sizeof *number; i++)
+        if (number[i] < 0 || ((Py_ssize_t)number[i] + 1) * WORDS * (Py_ssize_t)sizeof(uint64_t) > state->len) {
+            PyErr_Format(PyExc_ValueError, "numbers: got socket %d, expected one that `state` has", (int)number[i]);
+            return 0;
+        }
+    return 1;
+}
+
+static PyObject *list_of(const int32_t *numbers, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *one = PyLong_FromLong(numbers[i]);
+
+        if (one == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, one);
+    }
+    return list;
+}
 
 PyDoc_STRVAR(send_doc,
-"send(numbers, state, at, offset, data, seen, /) -> tuple[int, list[int]]\n\n"
+"send(numbers, state, at, offset, data, seen, now, /) -> tuple[int, list[int]]\n\n"
 "Send `data`, which begins at `offset`, to each socket whose client is at place `at`.\n\n"
-"`numbers` are sockets (i32), `state` three u64 for each number from 0 on. Return the bytes sent, and the sockets that need\n"
+"`numbers` are sockets (i32), `state` five u64 for each number from 0 on. Return the bytes sent, and the sockets that need\n"
 "a look of their own: at another place, full, or broken. A client that is behind `data` already is passed over.");
 
 static PyObject *send_to_many(PyObject *module, PyObject *args)
 {
     Py_buffer numbers, state, data;
-    unsigned long long at, offset, seen, behind, total = 0;
+    unsigned long long at, offset, seen, now, behind, total = 0;
     Py_ssize_t count, left = 0;
     int32_t *number, *rest;
     PyObject *result = NULL, *list;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*w*KKy*K:send", &numbers, &state, &at, &offset, &data, &seen))
+    if (!PyArg_ParseTuple(args, "y*w*KKy*KK:send", &numbers, &state, &at, &offset, &data, &seen, &now))
         return NULL;
     count = numbers.len / (Py_ssize_t)sizeof *number;
     number = numbers.buf;
@@ -34,45 +66,34 @@ static PyObject *send_to_many(PyObject *module, PyObject *args)
         PyErr_NoMemory();
         goto done;
     }
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (number[i] < 0 || ((Py_ssize_t)number[i] + 1) * WORDS * (Py_ssize_t)sizeof(uint64_t) > state.len) {
-            PyErr_Format(PyExc_ValueError, "numbers: got socket %d, expected one that `state` has", (int)number[i]);
-            goto done;
-        }
+    if (!has_all(&numbers, &state))
+        goto done;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < count; i++) {
         uint64_t *client = (uint64_t *)state.buf + (size_t)number[i] * WORDS;
         ssize_t sent;
 
-        if (client[0] == behind)
+        if (client[PLACE] == behind)
             continue;
-        if (client[0] != at) {
+        if (client[PLACE] != at) {
             rest[left++] = number[i];
             continue;
         }
         sent = send(number[i], data.buf, (size_t)data.len, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent > 0) {
-            client[0] = offset + (uint64_t)sent;
-            client[1] += (uint64_t)sent;
-            client[2] = seen;
+            client[PLACE] = offset + (uint64_t)sent;
+            if (client[UNACKNOWLEDGED] == 0)
+                client[SINCE] = now;
+            client[UNACKNOWLEDGED] += (uint64_t)sent;
+            client[SEEN] = seen;
             total += (uint64_t)sent;
         }
         if (sent != data.len)
             rest[left++] = number[i];
     }
     Py_END_ALLOW_THREADS
-    if ((list = PyList_New(left)) == NULL)
-        goto done;
-    for (Py_ssize_t i = 0; i < left; i++) {
-        PyObject *one = PyLong_FromLong(rest[i]);
-
-        if (one == NULL) {
-            Py_DECREF(list);
-            goto done;
-        }
-        PyList_SET_ITEM(list, i, one);
-    }
-    result = Py_BuildValue("KN", total, list);
+    if ((list = list_of(rest, left)) != NULL)
+        result = Py_BuildValue("KN", total, list);
 done:
     PyMem_Free(rest);
     PyBuffer_Release(&numbers);
@@ -81,8 +102,56 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(idle_doc,
+"idle(numbers, state, now, idle_max, /) -> list[int]\n\n"
+"Note the time for each client that took all that it was sent; return the others that need a look of their own.\n\n"
+"These have not taken everything, or were sent nothing for longer than `idle_max`, which has the unit of `now`.");
+
+static PyObject *idle(PyObject *module, PyObject *args)
+{
+    Py_buffer numbers, state;
+    unsigned long long now, idle_max;
+    Py_ssize_t count, left = 0;
+    int32_t *number, *rest;
+    PyObject *result = NULL;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*KK:idle", &numbers, &state, &now, &idle_max))
+        return NULL;
+    count = numbers.len / (Py_ssize_t)sizeof *number;
+    number = numbers.buf;
+    if ((rest = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *rest)) == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (!has_all(&numbers, &state))
+        goto done;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) {
+        uint64_t *client = (uint64_t *)state.buf + (size_t)number[i] * WORDS;
+        int waiting = 1;
+
+        if (client[PLACE] >= NO_PLACE || ioctl(number[i], SIOCOUTQ, &waiting) != 0 || waiting) {
+            rest[left++] = number[i];
+        } else if (client[UNACKNOWLEDGED]) {
+            client[UNACKNOWLEDGED] = 0;
+            client[ACTIVE] = now;
+        } else if (now > client[ACTIVE] && now - client[ACTIVE] > idle_max) {
+            rest[left++] = number[i];
+        }
+    }
+    Py_END_ALLOW_THREADS
+    result = list_of(rest, left);
+done:
+    PyMem_Free(rest);
+    PyBuffer_Release(&numbers);
+    PyBuffer_Release(&state);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"send", send_to_many, METH_VARARGS, send_doc},
+    {"idle", idle, METH_VARARGS, idle_doc},
     {NULL, NULL, 0, NULL},
 };
 

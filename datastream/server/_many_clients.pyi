@@ -3,5 +3,6 @@
 from array import array
 
 def send(
-    numbers: array[int], state: array[int], at: int, offset: int, data: bytes, seen: int, /
+    numbers: array[int], state: array[int], at: int, offset: int, data: bytes, seen: int, now: int, /
 ) -> tuple[int, list[int]]: ...
+def idle(numbers: array[int], state: array[int], now: int, idle_max: int, /) -> list[int]: ...

@@ -59,7 +59,7 @@ from sluice.datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
-from sluice.datastream.server.live_clients import LiveClients, LiveTail
+from sluice.datastream.server.live_clients import LiveClients, LiveTail, Settled
 from sluice.datastream.server.secure_socket import HANDSHAKE_RECORD, SecureSocket, why_refused
 
 __all__ = [
@@ -324,6 +324,8 @@ class Connection:
             seconds = now - self.active_at
             _logger.info("client %s: inactive for %.1f s, closed", self.peer, seconds, extra=self._caused)
             self.close()
+        elif self._context.live.position_of(self._number) is not None:
+            self._wait()
 
     def lag_bytes(self, total_length: int) -> int:
         """Return a streaming client's distance from the committed length, in bytes of the file, else 0."""
@@ -407,9 +409,8 @@ class Connection:
         """Take over what was sent to it together with others."""
         settled = self._context.live.settle(self._number)
         if settled is not None:
-            self._position = settled.position
-            self._sender.begin(settled.changes_seen)
-            self._on_wire(settled.sent_bytes)
+            self._position, self._unacknowledged, self._progress_at, changes_seen, self.active_at = settled
+            self._sender.begin(changes_seen)
 
     def _await_check(self, page_number: int) -> None:
         self._context.live.discard(self._number)
@@ -630,13 +631,10 @@ class Connection:
         self._watch(want_read, want_write=progress is not _Progress.DONE)
 
     def _wait(self) -> None:
-        self._context.live.add(
-            self._number,
-            self,
-            self._position,
-            self._sender.seen,
-            is_alone=self._secure is not None,
+        settled = Settled(
+            self._position, self._unacknowledged, self._progress_at, self._sender.seen, self.active_at
         )
+        self._context.live.add(self._number, self, settled, is_alone=self._secure is not None)
 
     def _send_all(self) -> _Progress:
         while True:

@@ -2,12 +2,16 @@
 
 Live clients stand at the same offset. So a commit is read once for all of them, and `_many_clients` sends it
 to hundreds in one call. What this changes of a client is kept here, by its socket's number, until the client
-is looked at next (`settle`): ten thousand connections do not fit in a processor's cache, three words of each
+is looked at next (`settle`): ten thousand connections do not fit in a processor's cache, five words of each
 do.
 
-    place      offset of the client's next byte
-    sent       bytes sent to it since it was settled
-    seen       changes of the stream (`RangeSender`) that it has seen
+    place             offset of the client's next byte
+    unacknowledged    bytes that its host may not have
+    since             when it took some last, or else when they were sent
+    seen              changes of the stream (`RangeSender`) that it has seen
+    active            when it took or sent bytes last
+
+Times are microseconds of the loop's time.
 
 Runs in the event loop's thread.
 """
@@ -15,26 +19,26 @@ Runs in the event loop's thread.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sluice.datastream.file.streamer import DataStreamer
 from sluice.datastream.layout import page_end, page_number_of
 
-Send = Callable[["array[int]", "array[int]", int, int, bytes, int], tuple[int, list[int]]]
-
-send_to_many: Send | None
 try:
-    from sluice.datastream.server._many_clients import send as send_to_many
+    from sluice.datastream.server import _many_clients
 except ImportError:  # not built here
-    send_to_many = None
+    IS_COMPILED = False
+else:
+    IS_COMPILED = True
 
-__all__ = ["TAIL_BYTES_MAX", "LiveClients", "LiveTail", "Settled"]
+__all__ = ["IS_COMPILED", "TAIL_BYTES_MAX", "LiveClients", "LiveTail", "Settled"]
 
 TAIL_BYTES_MAX: Final = 1 << 16
 """Most live bytes read once for all waiting clients; more are sent from the file."""
 
-_WORDS: Final = 3
+_WORDS: Final = 5
+_MICROSECONDS: Final = 1_000_000
 _ABSENT: Final = (1 << 64) - 1
 _ALONE: Final = (1 << 64) - 2
 """The place of a client that is always sent to by itself, such as one with TLS."""
@@ -84,27 +88,29 @@ class LiveTail:
 
 
 class Settled(NamedTuple):
-    """What a client was sent since it was looked at last."""
+    """Where a client stands."""
 
     position: int
-    sent_bytes: int
+    unacknowledged_bytes: int
+    progress_at: float  # this and the last are seconds of the loop's time
     changes_seen: int
+    active_at: float
 
 
 class LiveClients(Generic[Client]):
     """The clients of one server that wait for the next commit.
 
     Args:
-        send: that of `_many_clients`; None: each client is looked at by itself.
+        is_compiled: False: each client is looked at by itself.
     """
 
-    def __init__(self, send: Send | None = send_to_many) -> None:
-        self._send = send
+    def __init__(self, *, is_compiled: bool = IS_COMPILED) -> None:
+        self._is_compiled = is_compiled
         self._clients: dict[int, Client] = {}
         self._state = array("Q")
 
-    def add(self, number: int, client: Client, position: int, changes_seen: int, *, is_alone: bool) -> None:
-        """Let a client wait, or note its new place.
+    def add(self, number: int, client: Client, settled: Settled, *, is_alone: bool) -> None:
+        """Let a client wait, or note what has changed.
 
         Args:
             number: of its socket.
@@ -114,8 +120,12 @@ class LiveClients(Generic[Client]):
         if missing > 0:
             self._state.extend([_ABSENT] * max(missing, len(self._state)))
         self._clients[number] = client
+        position, unacknowledged_bytes, progress_at, changes_seen, active_at = settled
+        since, active = int(progress_at * _MICROSECONDS), int(active_at * _MICROSECONDS)
         at = number * _WORDS
-        self._state[at : at + _WORDS] = array("Q", (_ALONE if is_alone else position, 0, changes_seen))
+        self._state[at : at + _WORDS] = array(
+            "Q", (_ALONE if is_alone else position, unacknowledged_bytes, since, changes_seen, active)
+        )
 
     def discard(self, number: int) -> None:
         """Let a client wait no more."""
@@ -128,27 +138,30 @@ class LiveClients(Generic[Client]):
         return position if position < _ALONE else None
 
     def settle(self, number: int) -> Settled | None:
-        """Return what a client was sent, once; None: nothing."""
-        if number not in self._clients:
+        """Return where a client stands; None: it does not wait, or is sent to by itself."""
+        if self.position_of(number) is None:
             return None
         at = number * _WORDS
-        position, sent_bytes, changes_seen = self._state[at : at + _WORDS]
-        if not sent_bytes:
-            return None
-        self._state[at + 1] = 0
-        return Settled(position, sent_bytes, changes_seen)
+        position, unacknowledged_bytes, since, changes_seen, active = self._state[at : at + _WORDS]
+        progress_at, active_at = since / _MICROSECONDS, active / _MICROSECONDS
+        return Settled(position, unacknowledged_bytes, progress_at, changes_seen, active_at)
+
+    def clients(self) -> Iterable[Client]:
+        """Return all."""
+        return self._clients.values()
 
     def numbers(self) -> array[int]:
         """Return the sockets of all."""
         return array("i", self._clients)
 
     def send(
-        self, numbers: array[int], tail: LiveTail, changes_seen: int, limit: int
+        self, numbers: array[int], tail: LiveTail, changes_seen: int, limit: int, now: float
     ) -> tuple[int, Sequence[Client]]:
         """Send the tail to those of some sockets that stand where most do.
 
         Args:
             limit: whoever stands behind it gets nothing.
+            now: of the loop, in seconds.
 
         Returns:
             The bytes sent, and the clients that must be looked at one by one.
@@ -157,8 +170,22 @@ class LiveClients(Generic[Client]):
         position = next(filter(_ALONE.__gt__, (state[number * _WORDS] for number in numbers)), _ABSENT)
         found = None if position > limit else tail.after(position)
         sent_bytes, rest = 0, numbers.tolist()
-        if found is not None and self._send is not None:
-            sent_bytes, rest = self._send(numbers, state, position, *found, changes_seen)
+        if found is not None and self._is_compiled:
+            now_us = int(now * _MICROSECONDS)
+            sent_bytes, rest = _many_clients.send(numbers, state, position, *found, changes_seen, now_us)
         elif position == tail.limit <= limit:
             rest = [number for number in rest if state[number * _WORDS] != position]
         return sent_bytes, [self._clients[number] for number in rest if number in self._clients]
+
+    def idle(self, numbers: array[int], now: float, idle_seconds_max: float) -> Sequence[Client]:
+        """Note of some sockets which clients have taken all; return those that must be looked at one by one.
+
+        Args:
+            now: of the loop, in seconds.
+            idle_seconds_max: a client may be idle for so long; 0: for ever.
+        """
+        rest = numbers.tolist()
+        if self._is_compiled:
+            idle_max = int(idle_seconds_max * _MICROSECONDS) or _ABSENT
+            rest = _many_clients.idle(numbers, self._state, int(now * _MICROSECONDS), idle_max)
+        return [self._clients[number] for number in rest if number in self._clients]

@@ -302,10 +302,10 @@ class StreamServer:
     def _wake_some(self) -> None:
         assert self._context is not None
         context, count = self._context, self._limits.wakes_per_slot
-        now, self._to_wake = self._to_wake[:count], self._to_wake[count:]
+        numbers, self._to_wake = self._to_wake[:count], self._to_wake[count:]
         tail = LiveTail(self._streamer)
         sent_bytes, rest = context.live.send(
-            now, tail, self._streamer.range_sender().seen, context.cut_offset
+            numbers, tail, self._streamer.range_sender().seen, context.cut_offset, context.loop.time()
         )
         context.bytes_sent += sent_bytes
         for connection in rest:
@@ -326,16 +326,22 @@ class StreamServer:
                 self._context.cut_offset = NO_CUT
 
     def _sweep(self) -> None:
-        self._sweep_some(list(self._connections))
-
-    def _sweep_some(self, connections: list[Connection]) -> None:
         assert self._context is not None
-        loop, limits = self._context.loop, self._limits
-        now = loop.time()
-        for connection in connections[: limits.swept_per_slot]:
+        live = self._context.live
+        self._sweep_some(live.numbers(), list(self._connections.difference(live.clients())))
+
+    def _sweep_some(self, numbers: array[int], connections: list[Connection]) -> None:
+        assert self._context is not None
+        loop, limits, live = self._context.loop, self._limits, self._context.live
+        now, count = loop.time(), limits.swept_per_slot
+        for connection in live.idle(numbers[:count], now, limits.inactivity_timeout_seconds):
             connection.sweep(now)
-        if rest := connections[limits.swept_per_slot :]:
-            self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
+        if not numbers:
+            for connection in connections[:count]:
+                connection.sweep(now)
+            connections = connections[count:]
+        if numbers or connections:
+            self._timers["sweep"] = loop.call_soon(self._sweep_some, numbers[count:], connections)
             return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]
         if self._tls is not None:

@@ -6,7 +6,7 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -15,13 +15,13 @@ import pytest
 from sluice.datastream import DataStreamer
 from sluice.datastream.layout import page_start
 from sluice.datastream.server.connection import Connection
-from sluice.datastream.server.live_clients import LiveClients, LiveTail, Settled, send_to_many
+from sluice.datastream.server.live_clients import IS_COMPILED, LiveClients, LiveTail, Settled
 from tests.datastream.serving import ServerThread, read_exactly, read_to_end
 
 NO_LIMIT = 1 << 64
 OK_SIZE = 11
 Pair = tuple[socket.socket, socket.socket]
-needs_module = pytest.mark.skipif(send_to_many is None, reason="needs a C compiler")
+needs_module = pytest.mark.skipif(not IS_COMPILED, reason="needs a C compiler")
 
 
 @pytest.fixture
@@ -56,10 +56,14 @@ def commit(streamer: DataStreamer, *data: bytes) -> None:
     streamer.commit_atomic_op()
 
 
+def standing(position: int) -> Settled:
+    return Settled(position, 0, 1.0, 0, 1.0)
+
+
 def live(pairs: list[Pair], position: int) -> LiveClients[str]:
     clients: LiveClients[str] = LiveClients()
     for at, (ours, _) in enumerate(pairs):
-        clients.add(ours.fileno(), f"client {at}", position, 0, is_alone=False)
+        clients.add(ours.fileno(), f"client {at}", standing(position), is_alone=False)
     return clients
 
 
@@ -69,14 +73,13 @@ def test_all_at_one_place_get_a_commit_in_one_call(streamer: DataStreamer, pairs
     clients = live(pairs, position)
     commit(streamer, b"second")
     size = streamer.committed.total_length - position
-    sent = clients.send(clients.numbers(), LiveTail(streamer), 7, NO_LIMIT)
+    sent = clients.send(clients.numbers(), LiveTail(streamer), 7, NO_LIMIT, 2.5)
     assert sent == (len(pairs) * size, [])
     for ours, theirs in pairs:
         assert read_exactly(theirs, size).endswith(b"second")
         assert clients.position_of(ours.fileno()) == position + size
-        assert clients.settle(ours.fileno()) == Settled(position + size, size, 7)
-        assert clients.settle(ours.fileno()) is None
-    assert clients.send(clients.numbers(), LiveTail(streamer), 8, NO_LIMIT) == (0, [])  # they have it
+        assert clients.settle(ours.fileno()) == Settled(position + size, size, 2.5, 7, 1.0)
+    assert clients.send(clients.numbers(), LiveTail(streamer), 8, NO_LIMIT, 3.0) == (0, [])  # they have it
 
 
 @needs_module
@@ -86,18 +89,23 @@ def test_who_is_elsewhere_is_looked_at_alone(streamer: DataStreamer, pairs: list
     clients = live(pairs, position)
     numbers = [ours.fileno() for ours, _ in pairs]
     everyone = clients.numbers()
-    clients.add(numbers[1], "elsewhere", page_start(1), 0, is_alone=False)
-    clients.add(numbers[2], "alone", position, 0, is_alone=True)
+    clients.add(numbers[1], "elsewhere", standing(page_start(1)), is_alone=False)
+    clients.add(numbers[2], "alone", standing(position), is_alone=True)
     pairs[3][1].close()
     clients.discard(numbers[4])
     commit(streamer, b"second")
-    sent_bytes, rest = clients.send(everyone, LiveTail(streamer), 0, NO_LIMIT)
+    sent_bytes, rest = clients.send(everyone, LiveTail(streamer), 0, NO_LIMIT, 2.5)
     assert (sent_bytes, rest) == (
         streamer.committed.total_length - position,
         ["elsewhere", "alone", "client 3"],
     )
     assert [clients.position_of(number) for number in numbers[1:3]] == [page_start(1), None]
-    assert all(clients.settle(number) is None for number in numbers[1:])
+    assert [clients.settle(number) for number in numbers[1:]] == [
+        standing(page_start(1)),
+        None,
+        standing(position),
+        None,
+    ]
 
 
 @needs_module
@@ -114,10 +122,12 @@ def test_a_full_socket_keeps_the_place_behind_what_it_took(streamer: DataStreame
     dropped = len(theirs.recv(40_000))  # room for some
     data = Random(5).randbytes(60_000)
     commit(streamer, data)
-    _, rest = clients.send(clients.numbers(), LiveTail(streamer), 0, NO_LIMIT)
+    _, rest = clients.send(clients.numbers(), LiveTail(streamer), 0, NO_LIMIT, 2.5)
     assert rest == ["client 0"]
     settled = clients.settle(ours.fileno())
-    taken = 0 if settled is None else settled.position - position
+    assert settled is not None
+    taken = settled.position - position
+    assert settled.unacknowledged_bytes == taken
     ours.close()
     received = read_to_end(theirs)
     assert received[len(received) - taken :] == streamer.read_bytes(taken, position)
@@ -128,7 +138,7 @@ def test_whoever_stands_behind_a_cut_gets_nothing(streamer: DataStreamer, pairs:
     position = streamer.committed.total_length
     clients = live(pairs, position)
     commit(streamer, b"instead")
-    sent = clients.send(clients.numbers(), LiveTail(streamer), 0, position - 1)
+    sent = clients.send(clients.numbers(), LiveTail(streamer), 0, position - 1, 2.5)
     assert sent == (0, [f"client {at}" for at in range(len(pairs))])
 
 
@@ -139,18 +149,50 @@ def test_a_client_of_another_socket_is_absent() -> None:
 
 
 @needs_module
+def test_who_took_all_is_active_and_the_others_are_looked_at(streamer: DataStreamer) -> None:
+    """One that took all, one that took nothing, one that was sent nothing for long, and a lively one."""
+    position = streamer.committed.total_length
+    clients: LiveClients[str] = LiveClients()
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ours, theirs = [], []
+        for at, active_at in enumerate((1.0, 1.0, 1.0, 9.0)):
+            theirs.append(stack.enter_context(socket.create_connection(listener.getsockname())))
+            ours.append(stack.enter_context(listener.accept()[0]))
+            settled = standing(position)._replace(active_at=active_at)
+            clients.add(ours[at].fileno(), f"client {at}", settled, is_alone=False)
+        ours[1].setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                ours[1].send(bytes(1 << 20))
+        commit(streamer, b"second")
+        numbers = array("i", [one.fileno() for one in ours])
+        clients.send(numbers[:1], LiveTail(streamer), 0, NO_LIMIT, 5.0)
+        theirs[0].recv(100)
+        assert clients.idle(numbers, 10.0, 8.0) == ["client 1", "client 2"]
+        assert clients.idle(numbers, 10.0, 0.0) == ["client 1"]
+        end = streamer.committed.total_length
+        assert clients.settle(numbers[0]) == Settled(end, 0, 5.0, 0, 10.0)
+        assert clients.settle(numbers[3]) == standing(position)._replace(active_at=9.0)
+
+
+@needs_module
 def test_no_state_is_written_for_a_socket_that_has_none() -> None:
-    assert send_to_many is not None
+    from sluice.datastream.server._many_clients import idle, send
+
     for number in (-1, 1, 1 << 30):
+        numbers, state = array("i", [number]), array("Q", [0] * 5)
         with pytest.raises(ValueError, match=f"got socket {number}, expected one that `state` has"):
-            send_to_many(array("i", [number]), array("Q", [0, 0, 0]), 0, 0, b"data", 0)
+            send(numbers, state, 0, 0, b"data", 0, 0)
+        with pytest.raises(ValueError, match=f"got socket {number}, expected one that `state` has"):
+            idle(numbers, state, 0, 0)
 
 
 @pytest.mark.parametrize(
     "clients",
     [
         pytest.param(LiveClients, id="many", marks=needs_module),
-        pytest.param(lambda: LiveClients(None), id="one"),
+        pytest.param(lambda: LiveClients(is_compiled=False), id="one"),
     ],
 )
 def test_every_client_gets_every_byte(
