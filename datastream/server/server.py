@@ -85,7 +85,7 @@ class StreamServer:
         self._context: ServerContext | None = None
         self._timers: dict[object, asyncio.Handle] = {}
         self._wake_due = False
-        self._to_wake: array[int] = array("i")
+        self._to_wake = array("i")
         self._wake_again = False
         self._length_seen = 0
         self._cut_lock = threading.Lock()
