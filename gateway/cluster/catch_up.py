@@ -412,6 +412,8 @@ class CatchUp:
             self._aim_at_peers()
         elif last is not None and self.curious:
             self.aim(last)
+        if self.live and peer.told is Told.LEVEL:
+            self.stalled_count, peer.lied_at_number = 0, None
         if first is None or last is None:
             if self.live and next_number is not None:
                 return Range(next_number, None)
@@ -420,8 +422,6 @@ class CatchUp:
         if start < first:
             return f"it begins with block {first}, after block {start}"
         if self.live:
-            if peer.told is Told.LEVEL:
-                self.stalled_count, peer.lied_at_number = 0, None  # level with it
             return Range(start, None)
         if last < start:
             return f"it ends with block {last}, before block {start}"

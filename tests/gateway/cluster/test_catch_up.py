@@ -274,6 +274,18 @@ def test_a_follower_that_is_level_has_no_problem_however_long_nothing_comes() ->
     assert machine.problem is None
 
 
+def test_an_empty_follower_whose_peer_comes_later_and_is_empty_has_none() -> None:
+    """As when a cluster begins: no block would tell that it is well."""
+    machine = CatchUp((A,), RULES, live=True)
+    for count in range(3):
+        machine.step(0, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "gone", 0, count * 1_000)
+    assert machine.problem is not None
+    machine.step(0, 60_000)
+    assert machine.told(A, None, None, 0) == Range(0, None)
+    assert machine.problem is None
+
+
 def test_a_follower_whose_peers_are_away_has_one() -> None:
     machine = CatchUp((A,), RULES, live=True)
     for count in range(3):
