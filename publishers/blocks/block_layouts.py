@@ -43,7 +43,6 @@ __all__ = [
     "member_name",
     "number_of_name",
     "number_of_parts",
-    "numbers_of_names",
     "path_in",
     "split_glob",
     "unfinished",
@@ -61,7 +60,6 @@ STAGING: Final = "staging"
 """For blocks whose zip is not complete, as in block nodes."""
 
 _BLOCK: Final = re.compile(r"(?P<digits>[0-9]{1,36})\.blk(\.gz|\.zst|\.zstd)?", re.ASCII)
-_BLOCKS: Final = re.compile(r"^([0-9]{1,36})\.blk(?:\.gz|\.zst|\.zstd)?$", re.ASCII | re.MULTILINE)
 _MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
 _ARCHIVE: Final = re.compile(r"[^/]+\.(zip|tar|tgz|tar\.gz|tar\.zst|tar\.zstd)", re.ASCII | re.DOTALL)
 _BUCKET_FOLDER: Final = re.compile(r"[0-9]{4}", re.ASCII)
@@ -115,21 +113,11 @@ def bucket_digits(folders: Sequence[str]) -> str:
 def number_of_name(name: str, folder_digits: str) -> int | None:
     """Return the block number in a file's name; `folder_digits` is that of its folder (`bucket_digits`)."""
     match = _BLOCK.fullmatch(name)
-    return None if match is None else _number(match[1], folder_digits)
-
-
-def _number(digits: str, folder_digits: str) -> int | None:
+    if match is None:
+        return None
+    digits = match[1]
     number = int(folder_digits + digits if len(digits) == 3 else digits)
     return number if number <= BLOCK_NUMBER_MAX else None
-
-
-def numbers_of_names(names: Sequence[str], folder_digits: str) -> list[int | None]:
-    """Return `number_of_name` of each; where all are blocks, in a third of the time."""
-    joined = "\n".join(names)
-    found = _BLOCKS.findall(joined)
-    if len(found) == len(names) and joined.count("\n") == len(names) - 1:
-        return [_number(digits, folder_digits) for digits in found]
-    return [number_of_name(name, folder_digits) for name in names]
 
 
 def unfinished(names: Sequence[str]) -> frozenset[str]:
@@ -138,7 +126,7 @@ def unfinished(names: Sequence[str]) -> frozenset[str]:
     It writes an empty `.mf` file once a block is whole. In a folder with such marks, a block after the last
     marked one is not whole. Earlier marks may be gone.
     """
-    if ".mf\n" not in "\n".join((*names, "")):
+    if not any(name.endswith(".mf") for name in names):
         return frozenset()
     whole, blocks = -1, []
     for name in names:

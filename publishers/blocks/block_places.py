@@ -14,7 +14,7 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,8 @@ from sluice.publishers.blocks.block_layouts import (
     is_block_name,
     is_passed_over,
     matches,
+    number_of_name,
     number_of_parts,
-    numbers_of_names,
     split_glob,
     unfinished,
 )
@@ -289,8 +289,6 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
     """Raises BlockListError, naming `where`, if there is no block, or a number is missing."""
     if not places:
         raise BlockListError(where, NO_BLOCKS)
-    if places[-1].number - places[0].number == len(places) - 1:
-        return  # they are in order
     for one, following in itertools.pairwise(places):
         if following.number != one.number + 1:
             raise missing_before(where, one.number + 1, following)
@@ -356,11 +354,12 @@ def _below(store: FileStore, root: str, is_growing: bool) -> Iterator[BlockPlace
 
 
 def _of_names(
-    store: FileStore, folder: str, names: Sequence[str], wanted: Sequence[str], is_growing: bool
+    store: FileStore, folder: str, names: Sequence[str], wanted: Iterable[str], is_growing: bool
 ) -> Iterator[BlockPlace]:
     digits = bucket_digits(store.parts(folder))
     open_blocks = unfinished(names)
-    for name, number in zip(wanted, numbers_of_names(wanted, digits), strict=True):
+    for name in wanted:
+        number = number_of_name(name, digits)
         if number is not None:
             if name not in open_blocks:
                 yield BlockPlace(number, folder + name)

@@ -61,8 +61,7 @@ def runs_of(places: Sequence[BlockPlace]) -> tuple[PlaceRun, ...]:
     while start < len(places):
         head = _run_at(places[start])
         end = start + 1
-        follows = _follows_in_archive if head.archive is not None else _follows
-        while end < len(places) and follows(head, places[end], end - start):
+        while end < len(places) and _follows(head, places[end], end - start):
             end += 1
         sizes = b""
         if head.archive is not None:
@@ -99,20 +98,11 @@ def _run_at(place: BlockPlace) -> PlaceRun:
 
 def _follows(head: PlaceRun, place: BlockPlace, step: int) -> bool:
     number = head.first + step
-    shown = number % head.modulus if head.modulus else number
-    name = head.before + str(shown).zfill(head.digits) + head.ending
-    return place[:2] == (number, name) and place.entry < 0
-
-
-def _follows_in_archive(head: PlaceRun, place: BlockPlace, step: int) -> bool:
-    number = head.first + step
-    shown = number % head.modulus if head.modulus else number
-    name = head.before + str(shown).zfill(head.digits) + head.ending
     found, path, member, entry, _, changed_ns = place
-    return (found, path, member, entry, changed_ns) == (
-        number,
-        head.archive,
-        name,
-        head.entry + step,
-        head.changed_ns,
-    )
+    if found != number:
+        return False
+    shown = number % head.modulus if head.modulus else number
+    name = head.before + str(shown).zfill(head.digits) + head.ending
+    if head.archive is None:
+        return path == name and entry < 0
+    return (path, member, entry, changed_ns) == (head.archive, name, head.entry + step, head.changed_ns)

@@ -69,7 +69,7 @@ __all__ = [
 _ROW_A_BLOCK: Final = ("blocks", "hashes", "headers")
 T = TypeVar("T")
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
-_SIZES_LOOKED_AT: Final = 2_000  # in a plan: a hundred thousand take most of a second
+_SIZES_LOOKED_AT: Final = 5_000  # in a plan: a hundred thousand take most of a second
 
 
 @dataclass

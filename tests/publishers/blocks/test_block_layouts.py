@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from sluice.publishers.blocks.block_layouts import (
     BlockFormat,
@@ -19,9 +17,7 @@ from sluice.publishers.blocks.block_layouts import (
     is_passed_over,
     marker_name,
     matches,
-    number_of_name,
     number_of_parts,
-    numbers_of_names,
     path_in,
     split_glob,
     unfinished,
@@ -62,20 +58,6 @@ CONSENSUS = "000000000000000000000000000000000123"
 )
 def test_a_path_says_the_number(path: str, number: int | None) -> None:
     assert number_of_parts(path.split("/")) == number
-
-
-_BLOCKS = st.builds(
-    "{}{}".format, st.integers(0, 2**63), st.sampled_from([".blk", ".blk.gz", ".blk.zstd", ".mf"])
-)
-
-
-@given(
-    st.lists(_BLOCKS | st.sampled_from(["007.blk", "", "7.blk\n8.blk", "\n"])),
-    st.sampled_from(["", "0000000000000012"]),
-)
-@example(["7.blk\n8.blk", "no block"], "")
-def test_many_names_have_the_numbers_that_each_has(names: list[str], folder_digits: str) -> None:
-    assert numbers_of_names(names, folder_digits) == [number_of_name(name, folder_digits) for name in names]
 
 
 def test_no_path_has_no_number() -> None:
