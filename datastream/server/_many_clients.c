@@ -14,17 +14,21 @@
 enum { PLACE, UNACKNOWLEDGED, SINCE, SEEN, ACTIVE };
 #define NO_PLACE (UINT64_MAX - 1) /* and above: a client that is looked at by itself, or none */
 
-/* Whether `state` has the words of all `numbers`. */
-static int has_all(const Py_buffer *numbers, const Py_buffer *state)
+/* Room for all `numbers`, once `state` is known to have the words of each; NULL: an error is set. */
+static int32_t *room_for(const Py_buffer *numbers, const Py_buffer *state)
 {
     const int32_t *number = numbers->buf;
+    const Py_ssize_t count = numbers->len / (Py_ssize_t)sizeof *number;
+    int32_t *room;
 
-    for (Py_ssize_t i = 0; i < numbers->len / (Py_ssize_t)sizeof *number; i++)
+    for (Py_ssize_t i = 0; i < count; i++)
         if (number[i] < 0 || ((Py_ssize_t)number[i] + 1) * WORDS * (Py_ssize_t)sizeof(uint64_t) > state->len) {
             PyErr_Format(PyExc_ValueError, "numbers: got socket %d, expected one that `state` has", (int)number[i]);
-            return 0;
+            return NULL;
         }
-    return 1;
+    if ((room = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *room)) == NULL)
+        PyErr_NoMemory();
+    return room;
 }
 
 static PyObject *list_of(const int32_t *numbers, Py_ssize_t count)
@@ -62,11 +66,7 @@ static PyObject *send_to_many(PyObject *module, PyObject *args)
     count = numbers.len / (Py_ssize_t)sizeof *number;
     number = numbers.buf;
     behind = offset + (unsigned long long)data.len;
-    if ((rest = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *rest)) == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    if (!has_all(&numbers, &state))
+    if ((rest = room_for(&numbers, &state)) == NULL)
         goto done;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -120,11 +120,7 @@ static PyObject *idle(PyObject *module, PyObject *args)
         return NULL;
     count = numbers.len / (Py_ssize_t)sizeof *number;
     number = numbers.buf;
-    if ((rest = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *rest)) == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    if (!has_all(&numbers, &state))
+    if ((rest = room_for(&numbers, &state)) == NULL)
         goto done;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < count; i++) {

@@ -88,7 +88,7 @@ class LiveTail:
 
 
 class Settled(NamedTuple):
-    """Where a client stands."""
+    """The place of a client in the stream, and what is known of its host."""
 
     position: int
     unacknowledged_bytes: int
