@@ -23,7 +23,7 @@ __all__ = ["ENTRIES_TYPE", "NetworkEntry", "encode_native", "entries_so_far", "i
 ENTRIES_TYPE: Final = 0xB2
 """Entry type of the mark that stands for entries of the network's stream."""
 MARKED_BYTES_MAX: Final = 1 << 20
-"""Data behind one mark, unless that is a single entry: a reader of the block stream takes it at once."""
+"""Data behind one mark: a reader of the block stream takes it at once."""
 _MARK: Final = struct.Struct(">QQ")
 _SO_FAR: Final = struct.Struct(">Q")
 _STREAM_ENTRY: Final = int(ItemKind.STREAM_ENTRY)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from sluice.gateway.blocks.errors import ItemError, LayoutError
-from sluice.gateway.blocks.items import field_item, kinds_of
+from sluice.gateway.blocks.items import field_item, kinds_of, stream_entry_item
+from sluice.gateway.blocks.native_layout import ENTRIES_TYPE, MARKED_BYTES_MAX, encode_native
 from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     CONTINUED,
@@ -428,3 +431,25 @@ def test_a_reset_forgets_the_block() -> None:
 def test_a_reader_of_entries_gives_a_block_up_where_the_limits_say() -> None:
     """1 GiB is too much for a test; `test_the_size_of_a_block_is_limited` exceeds a small limit."""
     assert BlockDecoder()._block_bytes_max == STORED_BLOCK_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ((MARKED_BYTES_MAX // 2, MARKED_BYTES_MAX // 2), [2]),
+        ((MARKED_BYTES_MAX // 2, MARKED_BYTES_MAX // 2 + 1), [1, 1]),
+        ((MARKED_BYTES_MAX // 2 + 1, MARKED_BYTES_MAX // 2, 1, DATA_SIZE_MAX), [1, 2, 1]),
+    ],
+)
+def test_one_mark_stands_for_entries_of_a_bounded_size(sizes: tuple[int, ...], counts: list[int]) -> None:
+    items = [stream_entry_item(3, bytes(size)) for size in sizes]
+    block = encode_native(7, items, ROOT_HASH, 40)
+    marks = [
+        data
+        for run in block.runs
+        for entry_type, data in zip(run.entry_types, run.data, strict=True)
+        if entry_type == ENTRIES_TYPE
+    ]
+    firsts = [40 + sum(counts[:index]) for index in range(len(counts))]
+    assert marks == [struct.pack(">QQ", *pair) for pair in zip(firsts, counts, strict=True)]
+    assert [len(data) for _, data in block.network] == list(sizes)
