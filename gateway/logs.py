@@ -98,7 +98,8 @@ def set_up_logging(
     """Send all logging of this process to one stream, and replace every other handler.
 
     Args:
-        level: for other libraries `warning`, unless it is `debug`.
+        level: for other libraries `warning`, and `info` where it is `debug`: they write ten lines a header, with
+            its value.
         form: `text` (in colour on a terminal) or `json`.
         stream: None: standard error.
     """
@@ -109,7 +110,7 @@ def set_up_logging(
     handler.addFilter(FloodFilter(handler.handle, clock))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
+    root.setLevel(logging.INFO if level == "debug" else max(logging.WARNING, _number(level)))
     # The status page lists events of level `info`, whatever is written.
     logging.getLogger("sluice").setLevel(min(logging.INFO, _number(level)))
 
