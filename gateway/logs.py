@@ -98,8 +98,8 @@ def set_up_logging(
     """Send all logging of this process to one stream, and replace every other handler.
 
     Args:
-        level: for other libraries `warning`, and `info` where it is `debug`: they write ten lines a header, with
-            its value.
+        level: for other libraries `warning`, and `info` where it is `debug`: HTTP/2's has ten lines for each
+            header, with its value.
         form: `text` (in colour on a terminal) or `json`.
         stream: None: standard error.
     """
