@@ -450,10 +450,6 @@ class DataStreamer:
         """The header as of the last commit."""
         return self._file.header(self._file.committed)
 
-    def get_header(self) -> StreamHeader:
-        """Return the header as of the last commit."""
-        return self.header
-
     def get_entry(self, number: int) -> Entry:
         """Return a committed entry.
 

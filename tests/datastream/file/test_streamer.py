@@ -43,7 +43,7 @@ def reopen(streamer: DataStreamer) -> DataStreamer:
 
 def test_a_new_stream(path: Path) -> None:
     with DataStreamer.open(path, stream_type=3, system_id=5, version=2) as streamer:
-        assert streamer.header == streamer.get_header() == StreamHeader(2, 5, 3, 4096, 0)
+        assert streamer.header == StreamHeader(2, 5, 3, 4096, 0)
         assert streamer.committed == Committed(4096, 0)
         assert list(streamer.read_entries(0)) == []
     assert path.stat().st_size == file_size_of(100)
