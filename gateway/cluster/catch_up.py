@@ -87,6 +87,7 @@ class AttemptOutcome(Enum):
     STALLED = "the peer sends nothing, or too little, though it has more"
     OUTRUN = "the peer has nothing more, though another one has"
     STANDBY = "the peer is a standby, and another one is active"
+    SHARED = "the node mostly waits for the peer, and others may bring some of the blocks"
     LIED = "the peer sent what cannot be"
     NODE = "this node cannot take blocks now"
     ITSELF = "the peer is this node itself"
@@ -102,6 +103,7 @@ OUTCOMES: Final[dict[AttemptOutcome, PeerBackoff]] = {
     AttemptOutcome.STALLED: PeerBackoff.RISING,
     AttemptOutcome.OUTRUN: PeerBackoff.SHORT,
     AttemptOutcome.STANDBY: PeerBackoff.NONE,
+    AttemptOutcome.SHARED: PeerBackoff.NONE,
     AttemptOutcome.LIED: PeerBackoff.LONGEST,
     AttemptOutcome.NODE: PeerBackoff.RISING_A_LITTLE,
     AttemptOutcome.ITSELF: PeerBackoff.LONGEST,
@@ -129,7 +131,13 @@ _LITTLE_MAX: Final = 3
 """The doublings of `PeerBackoff.RISING_A_LITTLE`: a peer that recovers must not be left alone for long."""
 
 _NO_ATTEMPT: Final = frozenset(
-    {AttemptOutcome.RACED, AttemptOutcome.ITSELF, AttemptOutcome.STANDBY, AttemptOutcome.CLOSED}
+    {
+        AttemptOutcome.RACED,
+        AttemptOutcome.ITSELF,
+        AttemptOutcome.STANDBY,
+        AttemptOutcome.SHARED,
+        AttemptOutcome.CLOSED,
+    }
 )
 """Outcomes that do not count as attempts without a new block."""
 
@@ -297,6 +305,24 @@ class CatchUp:
             peer.address
             for peer in self._peers
             if peer.address != address and now_ns >= peer.backs_off_until_ns
+        ]
+
+    def helpers(self, address: str, next_number: int, now_ns: int) -> list[str]:
+        """Return the other peers that may bring some of the blocks from `next_number` on.
+
+        A peer that has failed does not: it would fail again and again beside a peer that works. It helps once
+        it has brought blocks alone.
+        """
+        return [
+            peer.address
+            for peer in self._peers
+            if peer.address in self.others(address, now_ns)
+            and not (peer.is_itself or peer.lie or peer.failures_count or peer.lapses_count)
+            and not self.is_shunned(peer.address, now_ns)
+            and (
+                not peer.has_answered
+                or (peer.last_seen is not None and (peer.first_seen or 0) <= next_number <= peer.last_seen)
+            )
         ]
 
     def stalled_at(self, address: str, next_number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.gateway.cluster.ranges import RANGE_RULES, RangeRules
 from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT, PEER_POLL_SECONDS
 from sluice.gateway.pipeline.replication_quorum import OWN_ROOTS_KEPT
 
@@ -26,6 +27,9 @@ class ClusterLimits:
     """The node leaves a peer that has further blocks but sends less than this share of the network's pace, if
     another peer has them: it would never reach the end of the chain. Half, because a live peer is as fast as
     the network."""
+    peer_share_seconds: float = 1.0
+    """The time over which the node watches how much of it goes by waiting for its peer."""
+    ranges: RangeRules = RANGE_RULES
     standby_retry_seconds: float = 0.1
     """The first backoff before a lost standby is connected to again; it doubles with each failure."""
     standby_retry_seconds_max: float = 2.0

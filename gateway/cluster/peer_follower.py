@@ -6,6 +6,8 @@ A shell around `cluster.catch_up`. Blocks of a peer go through the race like a p
                                                                                   │
                               ended(outcome) ◄── the race's answer ◄──────────────┘
 
+Several peers bring blocks to a node that is far behind and mostly waits (`cluster.peer_ranges`).
+
     catch_up(addresses)    fetch the blocks by which publishers are ahead, whenever they are
     follow(addresses)      follow a peer for ever
     stop()                 do neither; on return no block of a peer is in flight
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from grpc import aio
@@ -27,7 +29,9 @@ from sluice.gateway.blocks.stream_layout import LAYOUTS, NATIVE_LAYOUT
 from sluice.gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
-from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.cluster.peer_ranges import PeerRanges
+from sluice.gateway.cluster.peer_stream import Ending, PeerStream
+from sluice.gateway.cluster.ranges import RangePlan, count_of
 from sluice.gateway.errors import GatewayError, InvalidInput
 from sluice.gateway.limits import KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from sluice.gateway.logs import caused_by, fields
@@ -58,6 +62,7 @@ _QUIET = frozenset(
         AttemptOutcome.RACED,
         AttemptOutcome.NOTHING,
         AttemptOutcome.STANDBY,
+        AttemptOutcome.SHARED,
         AttemptOutcome.CLOSED,
     }
 )
@@ -109,6 +114,8 @@ class PeerFollower:
         self._failure: str | None = None
         """The internal error that ended the loop."""
         self._stream: PeerStream | None = None
+        self._ranges: RangePlan | None = None
+        """The blocks that several peers are to bring next."""
         self._offered_next = 0
         """One above the last complete block from peers."""
         conductor.on_catch_up_target(self._on_target)
@@ -224,6 +231,9 @@ class PeerFollower:
                     extra = caused_by("publishers", next=conductor.next_to_store, target=machine.target)
                     log.info("catching up", extra=extra)
                 await self._try(machine, step.address)
+                if self._ranges is not None:
+                    plan, self._ranges = self._ranges, None
+                    await self._share(machine, plan)
                 continue
             if step is DONE:
                 if catching_up:
@@ -260,26 +270,37 @@ class PeerFollower:
         )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
-        conductor = self._conductor
         self.followed = address
         try:
-            outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
-        except aio.AioRpcError as error:
-            outcome, reason = AttemptOutcome.UNREACHABLE, why_failed(error)
-            if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
-                outcome, reason = AttemptOutcome.NODE, f"a block of {address}: {why}"
-        except InvalidInput as error:
-            outcome, reason = AttemptOutcome.LIED, str(error)
-        except GatewayError as error:  # an unreadable certificate
-            outcome, reason = AttemptOutcome.UNREACHABLE, str(error)
-        except Exception as error:  # the next attempt may go better
-            log.exception("an attempt failed", extra=fields(peer=address))
-            outcome, reason = AttemptOutcome.NODE, f"{type(error).__name__}: {error}"
+            ending = await self._ending_of(address, lambda: self._attempt(machine, address))
         finally:
             self.followed = None
+        self._note_end(machine, address, ending)
+
+    async def _ending_of(self, address: str, attempt: Callable[[], Awaitable[Ending]]) -> Ending:
+        """Make an attempt with a peer; return how it ended, also if it failed."""
+        try:
+            return await relayed_if_refused(address, attempt)
+        except aio.AioRpcError as error:
+            reason = why_failed(error)
+            if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
+                return AttemptOutcome.NODE, f"a block of {address}: {why}"
+            return AttemptOutcome.UNREACHABLE, reason
+        except InvalidInput as error:
+            return AttemptOutcome.LIED, str(error)
+        except GatewayError as error:  # an unreadable certificate
+            return AttemptOutcome.UNREACHABLE, str(error)
+        except Exception as error:  # the next attempt may go better
+            log.exception("an attempt failed", extra=fields(peer=address))
+            return AttemptOutcome.NODE, f"{type(error).__name__}: {error}"
+
+    def _note_end(
+        self, machine: CatchUp, address: str, ending: Ending, quiet_level: int = logging.INFO
+    ) -> None:
+        conductor, (outcome, reason) = self._conductor, ending
         machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
-        level = logging.INFO if outcome in _QUIET else logging.WARNING
+        level = quiet_level if outcome in _QUIET else logging.WARNING
         if outcome is AttemptOutcome.NODE:  # it concerns every peer, for as long as it lasts
             said = reason, conductor.next_to_store
             level = logging.DEBUG if said == self._said_of_node else level
@@ -305,39 +326,19 @@ class PeerFollower:
             log.info("catch-up gets on again", extra=fields(last_block=self._conductor.arbiter.last_number))
         self._was_problem = problem is not None
 
-    async def _attempt(self, machine: CatchUp, address: str) -> tuple[AttemptOutcome, str]:
-        conductor = self._conductor
+    async def _attempt(self, machine: CatchUp, address: str) -> Ending:
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
             said = await ask_node(status, self._status_seconds())
-            if self._is_own(said):
-                return AttemptOutcome.ITSELF, "its address leads to this node itself"
-            next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
-            plan = machine.told(address, said.first, said.last, next_number, said.role)
+            plan = self._plan_with(machine, address, said)
             if not isinstance(plan, Range):
-                return AttemptOutcome.NOTHING, plan
-            if next_number is None and said.report.get("rolling"):
-                return AttemptOutcome.NOTHING, _ROLLING
-            if (unknown := self._adopt_layout(address, said.stream_layout)) is not None:
-                return AttemptOutcome.NOTHING, unknown
+                return plan
             log.info(
                 "subscribing to a peer",
                 extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
             )
-            stream = PeerStream(
-                self._conductor,
-                address,
-                plan,
-                self._stall_seconds,
-                block_seconds=block_seconds(
-                    self._stall_seconds * self._limits.peer_block_stalls,
-                    machine.stalled_at(address, conductor.next_to_store),
-                ),
-                poll_seconds=self._limits.peer_poll_seconds,
-                blocks_per_second_min=self._pace_min,
-                ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
-            )
+            stream = self._stream_of(machine, address, plan)
             stream.known_last = said.last
             self._stream = stream
             try:
@@ -347,9 +348,132 @@ class PeerFollower:
             finally:
                 self._stream, self._offered_next = None, stream.offered_next
             await self._settle()  # the next attempt begins behind them
+            if ending[0] is AttemptOutcome.SHARED:
+                self._ranges = self._ranges_after(machine, address, stream)
             return ending
         finally:
             await channel.close()
+
+    def _plan_with(self, machine: CatchUp, address: str, said: NodeAnswer) -> Range | Ending:
+        """Return what to subscribe to, or why nothing."""
+        if self._is_own(said):
+            return AttemptOutcome.ITSELF, "its address leads to this node itself"
+        conductor = self._conductor
+        next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
+        plan = machine.told(address, said.first, said.last, next_number, said.role)
+        if not isinstance(plan, Range):
+            return AttemptOutcome.NOTHING, plan
+        if next_number is None and said.report.get("rolling"):
+            return AttemptOutcome.NOTHING, _ROLLING
+        if (unknown := self._adopt_layout(address, said.stream_layout)) is not None:
+            return AttemptOutcome.NOTHING, unknown
+        return plan
+
+    def _stream_of(self, machine: CatchUp, address: str, plan: Range) -> PeerStream:
+        conductor = self._conductor
+        return PeerStream(
+            conductor,
+            address,
+            plan,
+            self._stall_seconds,
+            block_seconds=block_seconds(
+                self._stall_seconds * self._limits.peer_block_stalls,
+                machine.stalled_at(address, conductor.next_to_store),
+            ),
+            poll_seconds=self._limits.peer_poll_seconds,
+            blocks_per_second_min=self._pace_min,
+            ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
+            may_share=lambda: self._may_share(machine, address),
+            share_seconds=self._limits.peer_share_seconds,
+        )
+
+    # --- several peers at once -----------------------------------------------------------------------------
+
+    def _may_share(self, machine: CatchUp, address: str) -> bool:
+        stream, now_ns = self._stream, self._conductor.now_ns()
+        if stream is None or (last := stream.last_to_come) is None:
+            return False
+        missing_count = last - stream.offered_next + 1
+        return self._limits.ranges.is_worth_while(
+            missing_count, stream.blocks_per_second, stream.block_bytes
+        ) and bool(machine.helpers(address, stream.offered_next, now_ns))
+
+    def _ranges_after(self, machine: CatchUp, address: str, stream: PeerStream) -> RangePlan | None:
+        """Return the plan by which this peer and others go on after an attempt with this peer."""
+        conductor = self._conductor
+        number, last = conductor.next_to_store, stream.last_to_come
+        helpers = machine.helpers(address, number, conductor.now_ns())
+        if last is None or last < number:
+            return None
+        asked = [address, *helpers][: self._limits.ranges.peers_max]
+        return RangePlan(
+            number, last, stream.blocks_per_second, stream.block_bytes, asked, self._limits.ranges
+        )
+
+    async def _share(self, machine: CatchUp, plan: RangePlan) -> None:
+        """Take blocks from several peers at the same time, until the end of the plan or a failure."""
+
+        def open_stream(address: str, blocks: Range, patience_seconds: float) -> PeerStream:
+            self._stream = self._stream_of_range(plan, address, blocks, patience_seconds)
+            return self._stream
+
+        async def attempt(address: str, work: Callable[[], Awaitable[Ending]]) -> AttemptOutcome:
+            ending = await self._ending_of(address, work)
+            self._note_end(machine, address, ending, logging.DEBUG)
+            return ending[0]
+
+        async def lane(address: str) -> bool:
+            try:
+                ending = await self._ending_of(address, lambda: self._bring(machine, plan, ranges, address))
+                if ending[0] is not AttemptOutcome.SHARED:  # its ranges were attempts of their own
+                    self._note_end(machine, address, ending, logging.DEBUG)
+            finally:
+                plan.left(address)
+                self.followed = ", ".join(plan.addresses) or None
+                ranges.note()
+            return True
+
+        ranges, asked = PeerRanges(plan, open_stream, attempt), list(plan.asked)
+        extra = fields(peers=", ".join(asked), start=plan.next_number, end=plan.end_number)
+        log.info("several peers bring blocks", extra=extra)
+        try:
+            await ranges.run([lane(address) for address in asked])
+        finally:
+            self._stream = self.followed = None
+            self._offered_next = ranges.offered_next
+        await self._settle()
+
+    async def _bring(self, machine: CatchUp, plan: RangePlan, ranges: PeerRanges, address: str) -> Ending:
+        async with open_channel(address, self._tls, self._channel_options()) as channel:
+            said = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
+            found = self._plan_with(machine, address, said)
+            if not isinstance(found, Range):
+                return found
+            if said.last is None:
+                return AttemptOutcome.NOTHING, "it is empty"
+            plan.joined(address, said.first or 0, said.last)
+            self.followed = ", ".join(plan.addresses)
+            await ranges.bring(address, channel)
+            return AttemptOutcome.SHARED, "it has no further range"
+
+    def _stream_of_range(
+        self, plan: RangePlan, address: str, blocks: Range, patience_seconds: float
+    ) -> PeerStream:
+        async def ask_others() -> int | None:
+            return plan.last_beside(address)
+
+        stream = PeerStream(
+            self._conductor,
+            address,
+            blocks,
+            self._stall_seconds,
+            block_seconds=patience_seconds,
+            poll_seconds=self._limits.peer_poll_seconds,
+            blocks_per_second_min=max(self._pace_min, count_of(blocks) / patience_seconds),
+            ask_others=ask_others,
+        )
+        stream.known_last = blocks.end_number
+        return stream
 
     def _adopt_layout(self, address: str, layout: int | None) -> str | None:
         """Give an empty stream the peer's layout; return why it cannot have that."""

@@ -38,7 +38,7 @@ from sluice.gateway.services.subscription_client import SubscriptionOrder, statu
 from sluice.gateway.transport.failures import why_failed
 from sluice.gateway.workers.looking import Looking
 
-__all__ = ["ENDINGS", "PeerStream"]
+__all__ = ["ENDINGS", "Ending", "PeerStream", "subscribe_to"]
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,21 @@ _Code = subscribe_pb2.SubscribeStreamResponse.Code
 _ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
 """The statuses with which a healthy node ends a stream that it has begun."""
 
+SHARED_PART_MIN: Final = 2 / 3
+"""The part of the time that the node waits for its peer, from which on other peers are to bring blocks, too.
+Below it they would bring little: the node itself takes most of the time."""
+
+
+def subscribe_to(channel: aio.Channel, plan: Range) -> Any:
+    """Begin a call for these blocks."""
+    stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
+    return stub.subscribeBlockStream(
+        subscribe_pb2.SubscribeStreamRequest(
+            start_block_number=plan.start_number,
+            end_block_number=to_wire(plan.end_number),
+        )
+    )
+
 
 class PeerStream:
     """One attempt with one peer.
@@ -73,6 +88,8 @@ class PeerStream:
         blocks_per_second_min: the slowest pace, measured over `block_seconds` of waiting, of a peer that is
             kept while another has its blocks.
         ask_others: returns the highest last block of the other peers; None: no other peer has any.
+        may_share: returns whether other peers could bring some of the blocks.
+        share_seconds: how long the node watches whether it mostly waits for the peer.
     """
 
     def __init__(
@@ -85,6 +102,8 @@ class PeerStream:
         block_seconds: float = math.inf,
         blocks_per_second_min: float = 0.0,
         ask_others: Callable[[], Awaitable[int | None]] | None = None,
+        may_share: Callable[[], bool] | None = None,
+        share_seconds: float = 1.0,
         poll_seconds: float = PEER_POLL_SECONDS,
     ) -> None:
         self.known_last: int | None = None
@@ -93,6 +112,12 @@ class PeerStream:
         self.known_active: str | None = None
         """The active peer to follow instead of this one, which is a standby or mute."""
         self.is_mute = False
+        self.on_sent: Callable[[], None] = lambda: None
+        """Called when all requested blocks have come; they may not be on disk."""
+        self.blocks_per_second = 0.0
+        """The pace of the peer in the time watched last, in which at least one block came."""
+        self.block_bytes = 0.0
+        """The bytes of one block of that time."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -100,6 +125,8 @@ class PeerStream:
         self._block_seconds = block_seconds
         self._pace_min = blocks_per_second_min
         self._ask_others = ask_others
+        self._may_share = may_share
+        self._share_seconds = share_seconds
         self._poll_seconds = poll_seconds
         self._looking = Looking(conductor.slots)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
@@ -112,6 +139,12 @@ class PeerStream:
         self._is_crawling: str | None = None
         """The reason why the peer is too slow while another has its blocks."""
         self._looked_at = asyncio.get_running_loop().time()
+        self._taken_bytes = 0
+        self._watched_from = self._looked_at, 0.0, plan.start_number, 0
+        """When the node began to watch the pace, and `_total_waited_seconds`, the next block and
+        `_taken_bytes` then."""
+        self._is_shared = False
+        """Other peers are to bring some of the blocks."""
         self._settled = asyncio.Event()
 
     def looks_beside(self) -> None:
@@ -128,6 +161,11 @@ class PeerStream:
     def offered_next(self) -> int:
         """One above the peer's last complete block."""
         return self._order.next_number or 0
+
+    @property
+    def last_to_come(self) -> int | None:
+        """The last requested block that the peer says it has; None: not known."""
+        return self.known_last if self._plan.end_number is None else self._plan.end_number
 
     @property
     def is_quiet(self) -> bool:
@@ -156,19 +194,15 @@ class PeerStream:
         return last is not None and (self._order.next_number or 0) <= last
 
     async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
-        """Take blocks until the attempt ends.
+        """Subscribe, and take blocks until the attempt ends.
 
         Args:
             poll: updates `known_last`; None: not needed.
         """
-        plan = self._plan
-        stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
-        call = stub.subscribeBlockStream(
-            subscribe_pb2.SubscribeStreamRequest(
-                start_block_number=plan.start_number,
-                end_block_number=to_wire(plan.end_number),
-            )
-        )
+        return await self.take(subscribe_to(channel, self._plan), poll)
+
+    async def take(self, call: Any, poll: Callable[[], Awaitable[None]] | None) -> Ending:
+        """Take the blocks of a call, as `run` does."""
         outbox = self._conductor.connect(name_of_peer(self._address), is_peer=True)
         unlisten = self._conductor.on_stored(self._settled.set)
         works: list[Coroutine[Any, Any, Ending]] = [
@@ -214,7 +248,7 @@ class PeerStream:
                 # gRPC receives the next message in its own thread while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)
-                ending = self._left_for_an_active_peer() or self._left_as_crawling()
+                ending = self._left_for_an_active_peer() or self._left_as_crawling() or self._left_to_share()
                 if ending is not None:
                     return ending
         except SubscriptionError as error:
@@ -224,6 +258,7 @@ class PeerStream:
         if not order.complete:
             return self._closed(order.status), f"it ended the stream with {status_name(order.status)}"
         assert order.next_number is not None
+        self.on_sent()
         self._heard_at = loop.time()  # the disk may take as long as a silent peer, and no longer
         while conductor.next_to_store < order.next_number:
             self._settled.clear()
@@ -249,6 +284,7 @@ class PeerStream:
                 look = error
         taken = self._order.take(response, look)
         if isinstance(taken, ItemSet):
+            self._taken_bytes += taken.size_bytes
             await conductor.room_for(outbox)
             conductor.offer(outbox, taken)
         elif taken is not None:
@@ -310,6 +346,27 @@ class PeerStream:
             return None
         return AttemptOutcome.STALLED, self._is_crawling
 
+    def _left_to_share(self) -> Ending | None:
+        if not self._is_shared or self._order.in_block:
+            return None
+        return AttemptOutcome.SHARED, f"it brings {self.blocks_per_second:.3g} blocks a second"
+
+    def _look_at_waiting(self) -> None:
+        """If the node mostly waits for the peer, others can bring blocks meanwhile."""
+        if self._may_share is None:
+            return
+        now, waited_seconds = asyncio.get_running_loop().time(), self._total_waited_seconds
+        waited_seconds += self._silent_seconds()
+        number = self._order.next_number or 0
+        from_time, from_waited_seconds, from_number, from_bytes = self._watched_from
+        seconds, count = now - from_time, number - from_number
+        if seconds < self._share_seconds or not count:
+            return
+        self.blocks_per_second, self.block_bytes = count / seconds, (self._taken_bytes - from_bytes) / count
+        self._watched_from = now, waited_seconds, number, self._taken_bytes
+        is_waiting = waited_seconds - from_waited_seconds >= SHARED_PART_MIN * seconds
+        self._is_shared = is_waiting and self._may_share()
+
     async def _look_at_pace(self) -> None:
         """A slow peer may never be late with a block, but the node would never reach the end of the chain.
         The time of the node's own disk does not count.
@@ -333,6 +390,7 @@ class PeerStream:
         while True:
             await asyncio.sleep(min(self._stall_seconds / 4, self._poll_seconds))
             order = self._order
+            self._look_at_waiting()
             await self._look_at_pace()
             ending = self._left_as_mute() or self._left_for_an_active_peer() or await self._left_as_slow()
             if ending is not None:

@@ -700,3 +700,40 @@ def test_a_peer_that_stalls_is_not_forgiven_for_saying_that_it_is_level() -> Non
     machine.told(A, 0, 4, 5)
     machine.heard(A, 4, 5)
     assert backoffs_of(machine, AttemptOutcome.STALLED, Told.MORE, 2, 10_000) == RISING[5:]
+
+
+def test_other_peers_may_help_unless_they_have_failed_or_lack_the_blocks() -> None:
+    machine = behind(A, B, C)
+    machine.step(5, 0)
+    machine.told(A, 0, 20, 5)
+    assert machine.helpers(A, 5, 0) == [B, C], "nothing is known of them"
+    machine.told(B, 8, 20, 5)
+    machine.told(C, 0, 6, 5)
+    assert machine.helpers(A, 5, 0) == [C], "the other one has lost block 5"
+    assert machine.helpers(A, 8, 0) == [B], "the other one does not have block 8"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [AttemptOutcome.STALLED, AttemptOutcome.LIED, AttemptOutcome.UNREACHABLE, AttemptOutcome.ITSELF],
+)
+def test_a_peer_that_has_failed_helps_again_once_it_has_brought_blocks_alone(
+    outcome: AttemptOutcome,
+) -> None:
+    machine = behind(A, B)
+    machine.step(5, 0)
+    machine.ended(B, outcome, "why", 5, 0)
+    assert machine.helpers(A, 5, 10_000) == []
+    machine.step(5, 10_000)
+    machine.told(B, 0, 20, 5)
+    machine.ended(B, AttemptOutcome.COMPLETE, "", 9, 10_000)
+    assert machine.helpers(A, 9, 20_000) == [B]
+
+
+def test_a_peer_that_is_to_share_its_blocks_is_not_left_alone_for_that() -> None:
+    machine = behind(A, B)
+    assert machine.step(5, 0) == Try(A)
+    machine.told(A, 0, 20, 5)
+    machine.ended(A, AttemptOutcome.SHARED, "", 7, 0)
+    assert machine.step(7, 0) == Try(A)
+    assert machine.stalled_count == 0
