@@ -36,7 +36,7 @@ from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
 from tests.simulation.oracle import Oracle
-from tests.simulation.peers import STALL_SECONDS, Peers
+from tests.simulation.peers import PEER_LIMITS, STALL_SECONDS, Peers
 from tests.simulation.picture import memory_bytes
 from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
@@ -160,8 +160,10 @@ class SimNode:
             stall_seconds=STALL_SECONDS,
             block_time_seconds=2.0,
             message_bytes_max=MESSAGE_BYTES_DEFAULT,
+            limits=PEER_LIMITS,
         )
         self._peers = peers.addresses
+        peers.sending.clear()
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))
         self._watch: StandbyWatch | None = None

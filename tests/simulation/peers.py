@@ -1,7 +1,7 @@
 """Other nodes that hold the true chain: the peers of the real `gateway.cluster.peer_follower`.
 
 A channel in memory replaces gRPC's. A faulty peer may not answer, break off in mid-block, fall silent, lie,
-or be behind.
+or be behind. Limits are so small that two peers often bring blocks at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from grpc import aio
 
 from sluice.gateway.api import block_items_pb2, node_pb2, subscribe_pb2
 from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.cluster.ranges import RangeRules
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.true_chain import true_blocks, with_broken_proof
@@ -22,6 +24,14 @@ from tests.simulation.world import MILLISECOND_NS, SECOND_NS, World
 
 STALL_SECONDS = 3.0
 """Silence after which a peer is left."""
+PEER_LIMITS = ClusterLimits(
+    peer_poll_seconds=0.05,
+    peer_share_seconds=0.05,
+    ranges=RangeRules(
+        blocks_min=2, seconds=0.05, late_factor=20.0, range_bytes_max=4 * 1024, held_bytes_max=8 * 1024
+    ),
+)
+"""Ranges of a few blocks, which wait for memory."""
 _Response = subscribe_pb2.SubscribeStreamResponse
 
 
@@ -36,6 +46,8 @@ class Peers:
     def __init__(self, world: World, options: Options, coverage: Coverage) -> None:
         self.world, self.options, self.coverage = world, options, coverage
         self.is_faulty = True
+        self.sending: set[PeerCall] = set()
+        """The calls of the node that have begun and not ended."""
         self.addresses = tuple(f"peer-{index}:1" for index in range(options.peers))
         self._last = {address: world.random.randint(-1, options.blocks - 1) for address in self.addresses}
 
@@ -93,7 +105,7 @@ class PeerChannel:
     def unary_stream(self, path: str, **_: object) -> Callable[..., Any]:
         def subscribe(request: subscribe_pb2.SubscribeStreamRequest) -> PeerCall:
             last = min(self._peers.last_of(self._address), request.end_block_number)
-            return PeerCall(self._peers, request.start_block_number, last, self._fault)
+            return PeerCall(self._peers, self._address, request.start_block_number, last, self._fault)
 
         return subscribe
 
@@ -113,8 +125,11 @@ class PeerAnswer:
 
 
 class PeerCall:
-    def __init__(self, peers: Peers, first: int, last: int, fault: str) -> None:
-        self._peers = peers
+    def __init__(self, peers: Peers, address: str, first: int, last: int, fault: str) -> None:
+        self._peers, self._address = peers, address
+        if any(other._address != address for other in peers.sending):
+            peers.coverage.count("peer", "another peer sends, too")
+        peers.sending.add(self)
         self._messages = self._send(first, last, fault)
         self._is_reading = False
 
@@ -122,12 +137,16 @@ class PeerCall:
         assert not self._is_reading, "one at a time"
         self._is_reading = True
         try:
-            return await anext(self._messages, aio.EOF)
+            response = await anext(self._messages, aio.EOF)
+            if response is aio.EOF:
+                self.cancel()
+            return response
         finally:
             self._is_reading = False
 
     def cancel(self) -> None:
-        """Do nothing."""
+        """Note that the call has ended."""
+        self._peers.sending.discard(self)
 
     async def _send(self, first: int, last: int, fault: str) -> AsyncIterator[_Response]:
         world = self._peers.world
@@ -152,4 +171,4 @@ class PeerCall:
         yield _Response(status=_Response.Code.SUCCESS)
 
 
-EXPECTED["peer"] = [*PEER_FAULTS, "a block of a peer is stored"]
+EXPECTED["peer"] = [*PEER_FAULTS, "a block of a peer is stored", "another peer sends, too"]

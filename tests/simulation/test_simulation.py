@@ -51,6 +51,14 @@ def test_no_rule_is_broken_in_fresh_seeds(seed: int, data_dir: Path) -> None:
     check(seed, data_dir)
 
 
+def test_no_rule_is_broken_where_several_peers_bring_blocks_at_once(data_dir: Path) -> None:
+    coverage = Coverage()
+    for seed in range(2 * GROUP):
+        result = run(seed, replace(draw(seed), peers=4, blocks=20), data_dir, coverage)
+        assert result.violation is None, "\n".join(describe(result))
+    assert coverage.counts["peer"]["another peer sends, too"] > GROUP
+
+
 def test_a_seed_replays_exactly(data_dir: Path) -> None:
     first, second = (run(17, draw(17), data_dir, Coverage()) for _ in range(2))
     assert first.steps > 100
