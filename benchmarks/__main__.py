@@ -41,6 +41,7 @@ NAMES = (
     "archive",
     "archive_latency",
     "catch_up",
+    "slow_links",
     "prepare",
     "stream_read",
     "block_files",

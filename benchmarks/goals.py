@@ -41,6 +41,7 @@ GOALS: Final[dict[str, str]] = {
     "archive, publishing beside": "at least 0.95",
     "of acknowledgements beside": "at most 1.05",
     "catch-up": "0.9",
+    "catch-up over slow links": "2.0",
     "Spark, decode, hash, check": "1.6 with 2 free cores",
     "decode=blocks": "1.0",
     "decode=items": "0.7",
