@@ -35,6 +35,7 @@ from sluice.publishers.coordination.coordinator import NO_BATCH
 from sluice.publishers.coordination.coordinator_client import CoordinatorClient
 from sluice.publishers.coordination.part_order import await_part_order
 from sluice.publishers.errors import BlockOrderError, FrameError, OptionError
+from sluice.publishers.limits import PART_ORDER_SECONDS_DEFAULT
 from sluice.publishers.report import PublishReport, QueryTotals, safe_through_of
 from sluice.publishers.spark.batches import blocks_in
 from sluice.publishers.spark.folders import folder_of
@@ -46,6 +47,7 @@ __all__ = [
     "BlockStreamWriter",
     "PartitionPublished",
     "make_report_folder",
+    "patience_seconds",
     "publish_partition",
     "published_rows",
     "read_reports",
@@ -155,7 +157,8 @@ async def _publish(
 ) -> list[PublishReport]:
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    name = _task_name(options.publisher_id, partition, 0 if context is None else context.attemptNumber())
+    attempt = 0 if context is None else context.attemptNumber()
+    name = _task_name(options.publisher_id, partition, attempt)
     batch = _batch_of(context) if is_streaming else NO_BATCH
     prepared = PreparedBlocks(_checked(blocks_in(batches), options.is_checked), options.prepared_bytes)
     prepared.start()
@@ -169,7 +172,7 @@ async def _publish(
                 racers = options.racers(name)
                 must_wait = bool(reports) or not is_first
                 if must_wait:
-                    racers = await link.unless_stopped(_await_part_order(racers, first, options))
+                    racers = await link.unless_stopped(_await_part_order(racers, first, options, attempt))
                 source = runs.run() if is_streaming else runs.strict()
                 reports += await race(
                     source,
@@ -209,12 +212,24 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
         yield block
 
 
-async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
+async def _await_part_order(
+    racers: list[Racer], first_block: int, options: SinkOptions, attempt: int
+) -> list[Racer]:
     ask = options.asker().held_by
-    timeouts = (options.part_order_seconds, options.deadline_seconds)
+    timeouts = (patience_seconds(options.part_order_seconds, attempt), options.deadline_seconds)
     waits = [await_part_order(racer.gateways, first_block, ask, *timeouts) for racer in racers]
     ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
+
+
+def patience_seconds(part_order_seconds: float, attempt: int) -> float:
+    """Return how long an attempt of a task waits for the parts before: twice as long as the attempt before.
+
+    The first one gives up its slot soon, as a failed task may need it; the last one waits long, as its
+    failure is that of the job, and the gateways may be on their way back.
+    """
+    longest = max(part_order_seconds, PART_ORDER_SECONDS_DEFAULT)
+    return min(part_order_seconds * 2.0 ** min(attempt, 30), longest)
 
 
 class BlockStreamWriter(DataSourceArrowWriter):

@@ -46,6 +46,7 @@ __all__ = [
     "part_order_seconds",
     "part_order_seconds_for",
     "require_java",
+    "task_slots",
     "with_slots",
 ]
 
@@ -502,9 +503,10 @@ def part_order_seconds(part_count: int, slot_count: int, failures_max: int) -> f
 
 
 def part_order_seconds_for(spark: SparkSession, part_count: int) -> float:
-    """Return `part_order_seconds` for the task slots of a session.
+    """Return `part_order_seconds` for the task slots that a session is sure to keep.
 
-    Over Spark Connect they are unknown, and a cluster that grows with its tasks has enough.
+    Over Spark Connect they are unknown, and a cluster that grows with its tasks has enough. Any other cluster
+    may lose all workers but one.
     """
     try:
         context = spark.sparkContext
@@ -513,6 +515,12 @@ def part_order_seconds_for(spark: SparkSession, part_count: int) -> float:
     settings = context.getConf()
     if settings.get("spark.dynamicAllocation.enabled") == "true":
         return PART_ORDER_SECONDS_DEFAULT
-    cpus = int(settings.get("spark.task.cpus") or 1)
-    failures_max = failures_allowed(str(context.master), settings.get("spark.task.maxFailures"))
-    return part_order_seconds(part_count, context.defaultParallelism // cpus, failures_max)
+    master = str(context.master)
+    failures_max = failures_allowed(master, settings.get("spark.task.maxFailures"))
+    return part_order_seconds(part_count, task_slots(spark) if is_local(master) else 1, failures_max)
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Return how many tasks run at once now; on a cluster executors come and go."""
+    context = spark.sparkContext
+    return context.defaultParallelism // int(context.getConf().get("spark.task.cpus") or 1)

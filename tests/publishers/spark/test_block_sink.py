@@ -32,6 +32,7 @@ from sluice.publishers.spark.block_sink import (
     BlockStreamStreamWriter,
     BlockStreamWriter,
     PartitionPublished,
+    patience_seconds,
     read_reports,
     read_totals,
 )
@@ -149,6 +150,18 @@ def test_a_later_partition_waits_until_it_is_next(tmp_path: Path, monkeypatch: p
             writer(gateways=gateways, part_order_seconds="0.01").write(batches_of(BLOCKS[6:]))
         (report,) = reports_in(writer(gateways=gateways).write(batches_of(BLOCKS[5:])))
     assert (report.publisher_id, report.safe_through, report.reconnects) == ("spark-2-attempt-1", 9, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits"),
+    [
+        (60.0, [60.0, 120.0, 240.0, 480.0, 600.0, 600.0]),
+        (600.0, [600.0] * 6),
+        (900.0, [900.0] * 6),
+    ],
+)
+def test_each_attempt_of_a_task_waits_twice_as_long_for_its_part(seconds: float, waits: list[float]) -> None:
+    assert [patience_seconds(seconds, attempt) for attempt in (0, 1, 2, 3, 4, 10_000)] == waits
 
 
 def test_the_chains_first_partition_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -464,8 +464,8 @@ class ConnectSession:
         (Session("local[4,3]", 4), 600.0),
         (Session("spark://host:7077", 2), 60.0),
         (Session("spark://host:7077", 2, task_maxFailures="1"), 600.0),
-        (Session("spark://host:7077", 4), 600.0),
-        (Session("spark://host:7077", 4, task_cpus="2"), 60.0),
+        (Session("spark://host:7077", 4), 60.0),  # until it loses a worker
+        (Session("local[4,3]", 4, task_cpus="2"), 60.0),
         (Session("yarn", 2, dynamicAllocation_enabled="true"), 600.0),
         (ConnectSession(), 600.0),
     ],
