@@ -139,6 +139,12 @@ class Coordinator:
         with self._changed:
             return len(self._publishers)
 
+    @property
+    def task_count(self) -> int:
+        """The count of tasks that are connected."""
+        with self._changed:
+            return sum(task.connection is not None for task in self._tasks.values())
+
     def await_idle(self, timeout_seconds: float) -> bool:
         """Wait until no task is connected; return False after the timeout."""
         give_up_at = time.monotonic() + timeout_seconds

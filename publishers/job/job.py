@@ -50,7 +50,7 @@ from sluice.publishers.spark.chain_sources import (
 from sluice.publishers.spark.failures import is_passing, reason_in
 from sluice.publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
 from sluice.publishers.spark.options import current_names
-from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.session import active_session, part_order_seconds_for, task_slots
 from sluice.publishers.spark.sink_options import FORMER_NAMES
 from sluice.publishers.spark.source_names import SourceName, parse_source
 
@@ -273,7 +273,7 @@ def _watch(
     while True:
         running = [job for job in jobs if job.is_running]
         ready_count = race.coordinator.ready_count
-        if race.opened_at is None and ready_count + len(jobs) - len(running) >= len(jobs):
+        if race.opened_at is None and (ready_count >= len(running) or _has_no_slot_left(race)):
             race.coordinator.open_gate()
             race.opened_at = time.monotonic()
         for job in jobs:
@@ -297,6 +297,11 @@ def _watch(
             _end(race, running)
         assert running[0].thread is not None
         running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
+
+
+def _has_no_slot_left(race: _Race) -> bool:
+    """Return whether waiting tasks have all slots: no other publisher can begin before they do."""
+    return race.coordinator.task_count >= task_slots(race.spark)
 
 
 def _end(race: _Race, jobs: list[_Job]) -> None:

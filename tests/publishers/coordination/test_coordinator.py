@@ -64,6 +64,7 @@ def test_everybody_starts_when_the_gate_is_opened_and_who_comes_later_at_once() 
     with Coordinator() as coordinator, task(coordinator, "p-1") as one, task(coordinator, "p-2") as two:
         while coordinator.ready_count < 2:
             coordinator.await_idle(0.001)
+        assert coordinator.task_count == 2
         coordinator.open_gate()
         coordinator.open_gate()
         with task(coordinator, "p-3") as late:

@@ -17,6 +17,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import read_chain
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.coordination.coordinator import Coordinator
 from sluice.publishers.demo.node_process import NodeProcess
 from sluice.publishers.errors import BlockListError
 from sluice.publishers.job import job as job_module
@@ -44,6 +45,29 @@ def test_a_chain_with_a_gap_is_refused_before_spark_is_asked(tmp_path: Path) -> 
             write_block_file(tmp_path / f"{block.number}.blk", block)
     with pytest.raises(BlockListError, match="block 1 is missing"):
         publish(None, tmp_path, ["127.0.0.1:1"])  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_publishers_for_which_there_is_no_slot_are_not_waited_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks of the first one and a task of the second one have the three slots until they are done."""
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    for block in make_blocks(20):
+        write_block_file(chain / f"{block.number}.blk", block)
+    opened: list[tuple[int, int]] = []
+    open_gate = Coordinator.open_gate
+
+    def noted(coordinator: Coordinator) -> None:
+        opened.append((coordinator.ready_count, coordinator.task_count))
+        open_gate(coordinator)
+
+    monkeypatch.setattr(Coordinator, "open_gate", noted)
+    with node_thread(tmp_path / "node") as node:
+        report = publish(spark, chain, [str(node.grpc_address)], 3, shards=2, deadline_seconds=240)
+    assert report.is_complete, report.failures
+    assert opened == [(2, 3)]
 
 
 @pytest.mark.spark
@@ -443,9 +467,11 @@ def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> 
         assert is_over.wait(10)
 
     race.coordinator = SimpleNamespace(
-        ready_count=0, open_gate=lambda: None, stop=lambda: None, await_idle=lambda _: True
+        ready_count=0, task_count=0, open_gate=lambda: None, stop=lambda: None, await_idle=lambda _: True
     )
-    race.spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=lambda _: was_ended.set()))
+    context = SimpleNamespace(cancelJobsWithTag=lambda _: was_ended.set(), defaultParallelism=1)
+    context.getConf = dict
+    race.spark = SimpleNamespace(sparkContext=context)
     race.tag, race.is_stopping, race.opened_at = "x", False, None
     job.thread = threading.Thread(target=start_late)
     job.thread.start()
