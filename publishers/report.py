@@ -253,7 +253,10 @@ def ends_of(
 
 
 class AcknowledgementRate:
-    """The rate of acknowledgements: that of the publisher with the most, as each hears of every block."""
+    """The rate of acknowledgements: that of the publisher with the most, as each hears of every block.
+
+    A task that dies takes its report along, and another one finds its blocks stored: what was heard counts.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -261,11 +264,14 @@ class AcknowledgementRate:
 
     def of(self, rows: Iterable[PublishReport], since: float, now: float) -> float:
         """Return acknowledgements a second, from `since` to the newest one; times are in seconds."""
+        rows = tuple(rows)
         count = max((row.acknowledged for row in rows), default=0)
-        if count != self._count:
+        if count > self._count:
             self._count, self._at = count, now
+        # Two attempts of a task may both have heard of a block.
+        blocks = min(self._count, max((row.blocks for row in rows), default=0))
         seconds = self._at - since
-        return count / seconds if count and seconds > 0 else 0.0
+        return blocks / seconds if blocks and seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.publishers.report import (
+    AcknowledgementRate,
     JobFailure,
     JobReport,
     PublishReport,
@@ -201,3 +202,18 @@ def test_a_publisher_whose_gateways_do_not_store_all_tells_nothing_of_what_is_st
     short = PublishReport("a", safe_through=7, stored_from=5)
     assert safe_through_of([short]) is None
     assert safe_through_of([short, PublishReport("b", safe_through=6)]) == 6
+
+
+def test_the_rate_counts_what_a_lost_task_has_heard() -> None:
+    rate = AcknowledgementRate()
+    assert rate.of([PublishReport("alice")], 10.0, 20.0) == 0.0
+    lost = PublishReport("alice", blocks=60, acknowledged=50)
+    assert rate.of([lost, PublishReport("bob", blocks=60, acknowledged=40)], 10.0, 20.0) == 5.0
+    # The next attempt has found all but one stored.
+    assert rate.of([PublishReport("alice", blocks=60, acknowledged=1, duplicate=59)], 10.0, 30.0) == 5.0
+
+
+def test_the_rate_counts_a_block_once_though_two_attempts_have_heard_of_it() -> None:
+    rate = AcknowledgementRate()
+    rate.of([PublishReport("alice", blocks=120, acknowledged=120)], 0.0, 10.0)
+    assert rate.of([PublishReport("alice", blocks=60, acknowledged=60)], 0.0, 20.0) == 6.0
