@@ -127,6 +127,12 @@ _KNOWN: Final = (
         "for it: run it again, with fewer task slots",
     ),
     _known(
+        r"ExecutorLostFailure \(executor \S+ exited caused by[^)]*\) Reason: (?P<why>[^\n]*)",
+        "each executor that ran one of its tasks died, as often as spark.task.maxFailures allows (the last "
+        "one: {why}); if their machine has ended them for their memory (137), give them more "
+        "(spark.executor.memoryOverhead) or let them hold less (cache_bytes)",
+    ),
+    _known(
         r"'JavaPackage' object is not callable",
         "PySpark and the Spark in SPARK_HOME are of different versions; unset SPARK_HOME",
     ),

@@ -54,6 +54,11 @@ def test_the_line_that_matters_is_found(text: str, reason: str) -> None:
     assert reason_in(text) == reason
 
 
+EXECUTORS_DIED = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 2 times, "
+    "most recent failure: Lost task 0.1 in stage 0.0 (TID 1) (127.0.0.2 executor 2): ExecutorLostFailure "
+    "(executor 2 exited caused by one of the running tasks) Reason: Command exited with code 137"
+)
 BIND = "java.net.BindException: Address already in use"
 OWN = "; give the workers an interpreter of their own that has sluice-gateway[spark] and nothing else"
 # What is written -> what is said, up to its remedy, and the remedy's end.
@@ -110,6 +115,10 @@ USUAL = {
     "java.lang.OutOfMemoryError: Java heap space": (
         "Spark ran out of memory (Java heap space); give it more: --conf spark.driver.memory=4g in ",
         "else spark.executor.memory",
+    ),
+    EXECUTORS_DIED: (
+        "each executor that ran one of its tasks died, as often as spark.task.maxFailures allows (the last ",
+        "(spark.executor.memoryOverhead) or let them hold less (cache_bytes)",
     ),
     "org.apache.spark.SparkException: Python worker failed to connect back.": (
         "a Python worker did not start within the 10 seconds that Spark gives it; ",
