@@ -25,6 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,12 +33,15 @@ from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.spark import publish, publishing
 from sluice.publishers.spark.block_sink import published_rows
+from sluice.publishers.spark.failures import is_passing
 from sluice.publishers.spark.session import build_session
 
 __all__ = ["copy_blocks", "main", "start_query"]
 
 _HURT_ATTEMPTS = 3
 """Attempts of a task that may be hurt."""
+_QUERY_STARTS = 5
+"""Of one query: on a machine that has no time, Spark gives up on its own Python."""
 _HURT_BATCHES = 8
 """Batches that a task may take before it is hurt; chance decides how many it has sent."""
 
@@ -119,14 +123,26 @@ def start_query(spark: SparkSession, orders: dict[str, Any]) -> StreamingQuery:
 
 
 def _follow(spark: SparkSession, orders: dict[str, Any]) -> None:
-    query = start_query(spark, orders)
+    is_over = threading.Event()
 
     def stop_at_end() -> None:
         sys.stdin.read()
-        query.stop()
+        is_over.set()
+        for query in spark.streams.active:
+            query.stop()
 
     threading.Thread(target=stop_at_end, daemon=True).start()
-    query.awaitTermination()  # raises what the query failed with: whoever waits for its blocks is to know
+    for starts_left in reversed(range(_QUERY_STARTS)):
+        query = start_query(spark, orders)
+        if is_over.is_set():
+            query.stop()
+        try:
+            # It raises what the query failed with: whoever waits for its blocks is to know.
+            query.awaitTermination()
+            return
+        except StreamingQueryException as error:
+            if not starts_left or not is_passing(str(error)):
+                raise
 
 
 def _round_trip(spark: SparkSession, orders: dict[str, Any]) -> None:

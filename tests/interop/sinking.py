@@ -19,11 +19,13 @@ from typing import Any, Final, Self
 from click.testing import CliRunner
 
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.gateway.commands import check
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.demo.node_process import NodeProcess, environment_without_settings
 from sluice.publishers.report import PublishReport
 from sluice.publishers.sources.block_gateways import BlockGateways
+from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
 from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 
@@ -32,6 +34,9 @@ WAIT_SECONDS: Final = 900.0 if os.environ.get("SLUICE_LONG") == "1" else 240.0
 _LOOK_SECONDS: Final = (
     0.1  # each check is a connection: more often would take the processor from those waited for
 )
+_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+_PYTHON: Final = b"pyspark.daemon"
+_QUICK_JAVA: Final = {"SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _CATCH_UP: Final = (
     *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-backoff-seconds", "0.2"),
     *("--catchup-max-backoff-seconds", "1"),
@@ -117,6 +122,33 @@ def check_streams(*data_dirs: Path) -> None:
         assert done.exit_code == 0, done.output
 
 
+def check_whole(nodes: Sequence[Gateway], count: int) -> None:
+    """Wait until each node has the last of `count` blocks, stop all nodes, and compare them."""
+    for node in nodes:
+        node.await_head(count - 1)
+    for node in nodes:
+        node.stop()
+        assert block_count(node.data_dir) == count
+    check_streams(*(node.data_dir for node in nodes))
+
+
+def block_count(data_dir: Path) -> int:
+    """Return the number of blocks in a stopped node's stream, with repetitions."""
+    with PagesReader(stream_file_in(data_dir)) as pages:
+        (run,) = pages.plan(1)
+        return sum(entry.type == BLOCK_END_TYPE for page in pages.pages_from(run) for entry in page)
+
+
+def check_reports(reports: Sequence[PublishReport]) -> None:
+    """Check that at least one racer of each shard reports each block as stored."""
+    shards: dict[int, bool] = {}
+    for report in reports:
+        assert report.first_block is not None
+        shards[report.first_block] = shards.get(report.first_block, False) or report.unacknowledged == 0
+    assert 0 in shards
+    assert all(shards.values())
+
+
 class Driver:
     """A Spark driver in its own process: `tests.interop.sink_driver`.
 
@@ -150,6 +182,12 @@ class Driver:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    def end_input(self) -> None:
+        """End its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None
+
     @property
     def log(self) -> str:
         """What it has written to standard error."""
@@ -173,30 +211,83 @@ class Driver:
         self.kill()
 
 
+class SparkCluster:
+    """A standalone Spark cluster of local processes; `spark_cluster` starts it.
+
+    Spark gives a speculative task no second place on one host, so each worker has an address of its own.
+    """
+
+    def __init__(self, folder: Path, master: str) -> None:
+        self.master = master
+        self.folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def executors(self) -> dict[int, Path]:
+        """Return the executors that run: process ids and working folders, where their logs are."""
+        found = ((pid, self._folder_of(pid, _EXECUTOR)) for pid in _process_ids())
+        return {pid: folder for pid, folder in found if folder is not None}
+
+    def pythons(self) -> list[int]:
+        """Return the Python processes of the executors."""
+        return [pid for pid in _process_ids() if self._folder_of(pid, _PYTHON) is not None]
+
+    def kill_executor(self, process_id: int) -> None:
+        """SIGKILL: the worker starts another one."""
+        with suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+
+    def kill_worker(self, place: int) -> None:
+        """Kill a worker and its executors, as if their machine were gone."""
+        self.workers[place].kill()
+        for pid, folder in self.executors().items():
+            if folder.is_relative_to(self.work_folder(place)):
+                self.kill_executor(pid)
+
+    def work_folder(self, place: int) -> Path:
+        """Return a worker's folder."""
+        return self.folder / f"work-{place}"
+
+    def await_empty(self) -> None:
+        """Wait until no executor is left, and no Python of one."""
+        wait_until(lambda: not self.executors() and not self.pythons(), "the end of all executors")
+
+    def _folder_of(self, process_id: int, mark: bytes) -> Path | None:
+        """Return the working folder of a process of this cluster with a mark in its command."""
+        process = Path(f"/proc/{process_id}")
+        with suppress(OSError):
+            folder = (process / "cwd").readlink()
+            if folder.is_relative_to(self.folder) and mark in (process / "cmdline").read_bytes():
+                return folder
+        return None
+
+
+def _process_ids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
 @contextmanager
-def spark_cluster(folder: Path, worker_count: int = 2) -> Iterator[str]:
-    """Yield the master's address of a standalone cluster with workers of one core each."""
+def spark_cluster(folder: Path, worker_count: int = 2) -> Iterator[SparkCluster]:
+    """Run a standalone cluster with workers of one core each."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
     master_port, page_port = free_ports(2)
-    master = f"spark://127.0.0.1:{master_port}"
-    commands: list[tuple[str, ...]] = [
-        ("master.Master", "--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(page_port))
-    ]
-    for place in range(worker_count):
-        work = ("--work-dir", str(folder / f"work-{place}"), "--webui-port", "0")
-        commands.append(
-            ("worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", *work, master)
-        )
-    variables = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+    cluster = SparkCluster(folder, f"spark://127.0.0.1:{master_port}")
     with ExitStack() as stack:
         log = stack.enter_context((folder / "cluster.log").open("wb"))
-        for kind, *words in commands:
+
+        def start(kind: str, host: str, *words: str) -> subprocess.Popen[bytes]:
+            variables = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host}
             process = subprocess.Popen(
-                [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *words],
+                [
+                    str(home / "bin" / "spark-class"),
+                    f"org.apache.spark.deploy.{kind}",
+                    "--host",
+                    host,
+                    *words,
+                ],
                 cwd=folder,
-                env=environment_without_settings() | variables,
+                env=environment_without_settings() | _QUICK_JAVA | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -204,8 +295,15 @@ def spark_cluster(folder: Path, worker_count: int = 2) -> Iterator[str]:
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)
+            return process
+
+        start("master.Master", "127.0.0.1", "--port", str(master_port), "--webui-port", str(page_port))
+        for place in range(worker_count):
+            size = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+            words = (*size, "--work-dir", str(cluster.work_folder(place)), cluster.master)
+            cluster.workers.append(start("worker.Worker", f"127.0.0.{place + 2}", *words))
         wait_until(lambda: _alive_workers(page_port) == worker_count, "the cluster's workers")
-        yield master
+        yield cluster
 
 
 def _alive_workers(page_port: int) -> int:

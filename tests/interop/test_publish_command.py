@@ -90,6 +90,11 @@ class Command:
             start_new_session=True,
         )
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
     def ended(self) -> tuple[int, str, str]:
         """Wait for its end: exit status, standard output and standard error."""
         out, err = self.process.communicate(timeout=SECONDS)

@@ -76,7 +76,7 @@ def test_a_block_from_the_middle_of_a_chain_comes_back(spark: SparkSession, tmp_
 
 @pytest.mark.skipif(not LONG, reason="a cluster of five JVMs, for SLUICE_LONG=1")
 def test_real_chains_over_a_cluster(tmp_path: Path) -> None:
-    with spark_cluster(tmp_path) as master:
+    with spark_cluster(tmp_path) as cluster:
         for name, arguments in CHAINS.items():
             folder, copy = tmp_path / name, tmp_path / name / "copy"
             copy.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_real_chains_over_a_cluster(tmp_path: Path) -> None:
                 Driver(
                     folder / "driver.log",
                     do="round-trip",
-                    master=master,
+                    master=cluster.master,
                     settings={"spark.executor.memory": "512m"},
                     chain=str(real_chain(name)),
                     partitions=2,

@@ -17,11 +17,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
-from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
-from sluice.publishers.report import PublishReport, add_reports, by_publisher
-from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
+from sluice.publishers.report import add_reports, by_publisher
 from sluice.publishers.spark import publish
-from tests.interop.sinking import Driver, Gateway, check_streams, gateways, spark_cluster, write_chain
+from tests.interop.sinking import (
+    Driver,
+    Gateway,
+    check_reports,
+    check_whole,
+    gateways,
+    spark_cluster,
+    write_chain,
+)
 from tests.nodes import make_blocks
 
 if TYPE_CHECKING:
@@ -43,33 +49,6 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def addresses(nodes: Sequence[Gateway]) -> str:
     """The nodes as the option `gateways`, all of the same priority."""
     return ",".join(f"{node.address}/1" for node in nodes)
-
-
-def check_all_hold_everything(nodes: Sequence[Gateway]) -> None:
-    """Wait until each node has the last block, stop all nodes, and compare them."""
-    for node in nodes:
-        node.await_head(COUNT - 1)
-    for node in nodes:
-        node.stop()
-        assert block_count(node.data_dir) == COUNT
-    check_streams(*(node.data_dir for node in nodes))
-
-
-def block_count(data_dir: Path) -> int:
-    """Return the number of blocks in a stopped node's stream, with repetitions."""
-    with PagesReader(stream_file_in(data_dir)) as pages:
-        (run,) = pages.plan(1)
-        return sum(entry.type == BLOCK_END_TYPE for page in pages.pages_from(run) for entry in page)
-
-
-def check_reports(reports: Sequence[PublishReport]) -> None:
-    """Check that at least one racer of each shard reports each block as stored."""
-    shards: dict[int, bool] = {}
-    for report in reports:
-        assert report.first_block is not None
-        shards[report.first_block] = shards.get(report.first_block, False) or report.unacknowledged == 0
-    assert 0 in shards
-    assert all(shards.values())
 
 
 def test_a_gateway_that_is_killed_in_mid_job_and_comes_back(
@@ -97,7 +76,7 @@ def test_a_gateway_that_is_killed_in_mid_job_and_comes_back(
         total = add_reports("all", racers)
         assert total.failovers >= 1
         record_property("total", str(total))
-        check_all_hold_everything(nodes)
+        check_whole(nodes, COUNT)
 
 
 def test_tasks_that_fail_and_die_at_random(chain: Path, tmp_path: Path) -> None:
@@ -118,7 +97,7 @@ def test_tasks_that_fail_and_die_at_random(chain: Path, tmp_path: Path) -> None:
         reports = driver.reports()
         assert LONG or all("-attempt-" in report.publisher_id for report in reports)
         check_reports(reports)
-        check_all_hold_everything(nodes)
+        check_whole(nodes, COUNT)
 
 
 @pytest.mark.skipif(not LONG, reason="a cluster of five JVMs, for SLUICE_LONG=1")
@@ -133,12 +112,12 @@ def test_speculative_tasks_on_a_cluster(chain: Path, tmp_path: Path, seed: int) 
         "spark.executor.memory": "512m",
     }
     with (
-        spark_cluster(tmp_path) as master,
+        spark_cluster(tmp_path) as cluster,
         gateways(tmp_path) as nodes,
         Driver(
             tmp_path / "driver.log",
             do="publish",
-            master=master,
+            master=cluster.master,
             settings=RETRIES | speculation,
             chain=str(chain),
             partitions=8,
@@ -158,4 +137,4 @@ def test_speculative_tasks_on_a_cluster(chain: Path, tmp_path: Path, seed: int) 
         script = threads.submit(kill_and_start_again)
         check_reports(driver.reports())
         script.result()
-        check_all_hold_everything(nodes)
+        check_whole(nodes, COUNT)
