@@ -63,6 +63,8 @@ _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
 """The query is started again after failures of Spark itself."""
+SLOTS_SETTLE_SECONDS: Final = 5.0
+"""Time for further executors of a cluster to come, when tasks have all slots of those that are there."""
 STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Longest wait for a gateway's last block."""
 _ABORT_WAIT_SECONDS: Final = 10.0
@@ -103,6 +105,8 @@ class _Race:
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
     """The time when the first publisher could send."""
+    full_since: float | None = None
+    """The time since which waiting tasks have all slots."""
     acknowledgements: AcknowledgementRate = field(default_factory=AcknowledgementRate)
     is_stopping: bool = False
 
@@ -301,7 +305,12 @@ def _watch(
 
 def _has_no_slot_left(race: _Race) -> bool:
     """Return whether waiting tasks have all slots: no other publisher can begin before they do."""
-    return race.coordinator.task_count >= task_slots(race.spark)
+    now = time.monotonic()
+    if race.coordinator.task_count < task_slots(race.spark):
+        race.full_since = None
+    elif race.full_since is None:
+        race.full_since = now
+    return race.full_since is not None and now - race.full_since >= SLOTS_SETTLE_SECONDS
 
 
 def _end(race: _Race, jobs: list[_Job]) -> None:

@@ -48,7 +48,7 @@ def test_a_chain_with_a_gap_is_refused_before_spark_is_asked(tmp_path: Path) -> 
 
 
 @pytest.mark.spark
-def test_publishers_for_which_there_is_no_slot_are_not_waited_for(
+def test_publishers_for_which_there_is_no_slot_are_not_waited_for_long(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks of the first one and a task of the second one have the three slots until they are done."""
