@@ -8,6 +8,9 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define BLOCK 128
 #define HASH 48
@@ -80,6 +83,25 @@ static inline size_t blocks_of(const Message *message)
     return (1 + message->size + TAIL + BLOCK - 1) / BLOCK;
 }
 
+/* As memcpy, of at most 127 bytes; without a call, which takes longer than the copy. */
+static inline void copy_short(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size >= 64) {
+        memcpy(to, from, 64);
+        memcpy(to + size - 64, from + size - 64, 64);
+    } else if (size >= 32) {
+        memcpy(to, from, 32);
+        memcpy(to + size - 32, from + size - 32, 32);
+    } else if (size >= 8) {
+        for (size_t at = 0; at + 8 < size; at += 8)
+            memcpy(to + at, from + at, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    } else {
+        for (size_t at = 0; at < size; at++)
+            to[at] = from[at];
+    }
+}
+
 /* A block of prefix, data and padding: in the data itself if it lies there as a whole, else made in `edge`. */
 static inline const uint8_t *block_of(const Message *message, uint8_t prefix, size_t number, uint8_t *edge)
 {
@@ -87,20 +109,22 @@ static inline const uint8_t *block_of(const Message *message, uint8_t prefix, si
 
     if (number > 0 && begin + BLOCK <= total)
         return message->data + begin - 1;
+    if (total >= BLOCK && number == 0) {
+        edge[0] = prefix;
+        memcpy(edge + 1, message->data, BLOCK - 1);
+        return edge;
+    }
+    memset(edge, 0, BLOCK);
     if (number == 0)
         edge[filled++] = prefix;
     if (begin < total) {
-        size_t left = total - begin - filled, room = BLOCK - filled, taken = left < room ? left : room;
-        memcpy(edge + filled, message->data + begin + filled - 1, taken);
-        filled += taken;
+        copy_short(edge + filled, message->data + begin + filled - 1, total - begin - filled);
+        filled = total - begin;
     }
-    if (filled < BLOCK) {
-        memset(edge + filled, 0, BLOCK - filled);
-        if (begin + filled == total)
-            edge[filled] = 0x80;
-        if (number + 1 == blocks_of(message))
-            write_word(edge + BLOCK - 8, 8 * (uint64_t)total);
-    }
+    if (begin + filled == total)
+        edge[filled] = 0x80;
+    if (filled + TAIL <= BLOCK)
+        write_word(edge + BLOCK - 8, 8 * (uint64_t)total);
     return edge;
 }
 
@@ -108,6 +132,11 @@ static inline const uint8_t *block_of(const Message *message, uint8_t prefix, si
 #define WORDS uint64_t
 #define NAME(x) x##_in_1
 #define TARGET
+static inline void load_in_1(uint64_t w[16], const uint8_t *const blocks[1])
+{
+    for (int t = 0; t < 16; t++)
+        w[t] = read_word(blocks[0] + 8 * t);
+}
 #include "_lanes.h"
 #undef LANES
 #undef WORDS
@@ -120,6 +149,26 @@ typedef uint64_t Words4 __attribute__((vector_size(32)));
 #define WORDS Words4
 #define NAME(x) x##_in_4
 #define TARGET __attribute__((target("avx2")))
+/* Four words of each message at a time, turned around. */
+static inline TARGET void load_in_4(Words4 w[16], const uint8_t *const blocks[4])
+{
+    const __m256i swap = _mm256_set_epi64x(0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607);
+
+    for (int t = 0; t < 16; t += 4) {
+        __m256i rows[4], pairs[4];
+
+        for (int i = 0; i < 4; i++)
+            rows[i] = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(blocks[i] + 8 * t)), swap);
+        for (int i = 0; i < 4; i += 2) {
+            pairs[i] = _mm256_unpacklo_epi64(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm256_unpackhi_epi64(rows[i], rows[i + 1]);
+        }
+        for (int i = 0; i < 2; i++) {
+            w[t + i] = (Words4)_mm256_permute2x128_si256(pairs[i], pairs[i + 2], 0x20);
+            w[t + 2 + i] = (Words4)_mm256_permute2x128_si256(pairs[i], pairs[i + 2], 0x31);
+        }
+    }
+}
 #include "_lanes.h"
 #undef LANES
 #undef WORDS
@@ -130,14 +179,39 @@ typedef uint64_t Words8 __attribute__((vector_size(64)));
 #define LANES 8
 #define WORDS Words8
 #define NAME(x) x##_in_8
-#define TARGET __attribute__((target("avx512f")))
+#define TARGET __attribute__((target("avx512f,avx512bw")))
+/* Eight words of each message at a time, turned around. */
+static inline TARGET void load_in_8(Words8 w[16], const uint8_t *const blocks[8])
+{
+    const __m512i swap = _mm512_set4_epi64(0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607);
+
+    for (int t = 0; t < 16; t += 8) {
+        __m512i rows[8], pairs[8], fours[8];
+
+        for (int i = 0; i < 8; i++)
+            rows[i] = _mm512_shuffle_epi8(_mm512_loadu_si512(blocks[i] + 8 * t), swap);
+        for (int i = 0; i < 8; i += 2) {
+            pairs[i] = _mm512_unpacklo_epi64(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_epi64(rows[i], rows[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4)
+            for (int j = 0; j < 2; j++) { /* words j and j + 4, then j + 2 and j + 6, of four messages */
+                fours[i + j] = _mm512_shuffle_i64x2(pairs[i + j], pairs[i + 2 + j], 0x88);
+                fours[i + 2 + j] = _mm512_shuffle_i64x2(pairs[i + j], pairs[i + 2 + j], 0xdd);
+            }
+        for (int j = 0; j < 4; j++) {
+            w[t + j] = (Words8)_mm512_shuffle_i64x2(fours[j], fours[4 + j], 0x88);
+            w[t + 4 + j] = (Words8)_mm512_shuffle_i64x2(fours[j], fours[4 + j], 0xdd);
+        }
+    }
+}
 #include "_lanes.h"
 #endif
 
 static int lanes_max(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
         return 8;
     if (__builtin_cpu_supports("avx2"))
         return 4;
