@@ -1,4 +1,5 @@
-/* What is done with each of many items in one call: their kinds, and the hashes of their leaves and inner nodes.
+/* What is done with each of many items in one call: taken from a message, their kinds, the hashes of their leaves and
+ * of inner nodes.
  *
  * Called one by one from Python, a short item costs more in the calls than in the work. A processor with AVX-512
  * hashes eight messages at once, one with AVX2 four. `sluice.gateway.blocks.items` and `merkle` do the same in Python
@@ -17,6 +18,7 @@
 #define TAIL 17 /* the bit 1, and the message's length in 16 bytes */
 #define UNLOCKED_BYTES (96 << 10) /* from so many on, other threads may run; to get the lock back takes as long as fewer */
 #define SUBTREES_MAX 64
+#define ITEMS_TAG 0x0A /* field 1, length-delimited: the item set in a message, and each item in the set */
 
 typedef struct {
     const uint8_t *data;
@@ -265,6 +267,14 @@ static int64_t read_varint(const uint8_t **at, const uint8_t *end)
     return -1;
 }
 
+/* The field number of an item; -1: it is not a single length-delimited field, or `kinds` has no room for its number. */
+static inline int kind_at(const uint8_t *at, const uint8_t *end)
+{
+    int64_t tag = read_varint(&at, end), length = tag < 0 ? -1 : read_varint(&at, end);
+
+    return (tag & 7) != 2 || tag >> 3 == 0 || tag >> 3 > UINT8_MAX || length != end - at ? -1 : (int)(tag >> 3);
+}
+
 PyDoc_STRVAR(kinds_doc,
 "kinds(items, /) -> tuple[bytes, int] | None\n\n"
 "Return the field number of each item, a byte each, and the bytes of all items.\n\n"
@@ -284,8 +294,8 @@ static PyObject *kinds(PyObject *module, PyObject *given_items)
     to = (uint8_t *)PyBytes_AS_STRING(result);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++) {
         PyObject *item = PyTuple_GET_ITEM(items, i);
-        const uint8_t *at, *end;
-        int64_t tag, length;
+        const uint8_t *at;
+        int kind;
 
         if (!PyBytes_Check(item)) {
             PyErr_Format(PyExc_TypeError, "item %zd: got %s, expected bytes", i, Py_TYPE(item)->tp_name);
@@ -293,21 +303,84 @@ static PyObject *kinds(PyObject *module, PyObject *given_items)
             goto done;
         }
         at = (const uint8_t *)PyBytes_AS_STRING(item);
-        end = at + PyBytes_GET_SIZE(item);
-        tag = read_varint(&at, end);
-        length = tag < 0 ? -1 : read_varint(&at, end);
-        if (length < 0 || (tag & 7) != 2 || tag >> 3 == 0 || tag >> 3 > UINT8_MAX || length != end - at) {
+        if ((kind = kind_at(at, at + PyBytes_GET_SIZE(item))) < 0) {
             Py_DECREF(result);
             Py_DECREF(items);
             Py_RETURN_NONE;
         }
-        to[i] = (uint8_t)(tag >> 3);
+        to[i] = (uint8_t)kind;
         size += PyBytes_GET_SIZE(item);
     }
     result = Py_BuildValue("Nn", result, size);
 done:
     Py_DECREF(items);
     return result;
+}
+
+/* The bytes of a field with this tag, which begin at `*at` then; -1: there is no such field, or it is cut off. */
+static inline int64_t length_in(const uint8_t **at, const uint8_t *end, uint8_t tag)
+{
+    int64_t length;
+
+    if (*at == end || *(*at)++ != tag)
+        return -1;
+    length = read_varint(at, end);
+    return length > end - *at ? -1 : length;
+}
+
+PyDoc_STRVAR(split_doc,
+"split(message, items_max, /) -> tuple[list[bytes], bytes, int] | None\n\n"
+"Return the items of a serialized message with an item set, and what `kinds` returns for them.\n\n"
+"None: it has more items; or anything else is in it, or a length not in its shortest form; or `kinds` returns None.");
+
+static PyObject *split(PyObject *module, PyObject *args)
+{
+    PyObject *message, *items = NULL, *kinds = NULL;
+    const uint8_t *at, *end;
+    uint8_t *to;
+    Py_ssize_t count = 0, size = 0, most;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Sn:split", &message, &most))
+        return NULL;
+    at = (const uint8_t *)PyBytes_AS_STRING(message);
+    end = at + PyBytes_GET_SIZE(message);
+    if (length_in(&at, end, ITEMS_TAG) != end - at)
+        Py_RETURN_NONE;
+    for (const uint8_t *next = at; next < end; count++) {
+        int64_t length = length_in(&next, end, ITEMS_TAG);
+
+        if (length < 0 || count == most)
+            Py_RETURN_NONE;
+        next += length;
+    }
+    items = PyList_New(count);
+    kinds = items == NULL ? NULL : PyBytes_FromStringAndSize(NULL, count);
+    if (kinds == NULL)
+        goto failed;
+    to = (uint8_t *)PyBytes_AS_STRING(kinds);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t length = length_in(&at, end, ITEMS_TAG);
+        int kind = kind_at(at, at + length);
+        PyObject *item;
+
+        if (kind < 0) {
+            Py_DECREF(items);
+            Py_DECREF(kinds);
+            Py_RETURN_NONE;
+        }
+        if ((item = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)length)) == NULL)
+            goto failed;
+        PyList_SET_ITEM(items, i, item);
+        to[i] = (uint8_t)kind;
+        size += (Py_ssize_t)length;
+        at += length;
+    }
+    return Py_BuildValue("NNn", items, kinds, size);
+failed:
+    Py_XDECREF(items);
+    Py_XDECREF(kinds);
+    return NULL;
 }
 
 PyDoc_STRVAR(leaves_doc,
@@ -483,6 +556,7 @@ static PyMethodDef methods[] = {
     {"kinds", kinds, METH_O, kinds_doc},
     {"leaves", leaves, METH_VARARGS, leaves_doc},
     {"parents", parents, METH_VARARGS, parents_doc},
+    {"split", split, METH_VARARGS, split_doc},
     {NULL, NULL, 0, NULL},
 };
 

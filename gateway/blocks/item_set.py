@@ -15,7 +15,15 @@ from typing import NamedTuple
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.items import ItemKind, block_number_of, kinds_and_size_of
 
-__all__ = ["ItemSet", "inspect"]
+try:
+    from sluice.gateway.blocks._many_items import split as _split
+except ImportError:  # there was no compiler
+
+    def _split(message: bytes, items_max: int, /) -> tuple[list[bytes], bytes, int] | None:
+        return None
+
+
+__all__ = ["ItemSet", "inspect", "split"]
 
 _HEADER = int(ItemKind.BLOCK_HEADER)
 _PROOF = int(ItemKind.BLOCK_PROOF)
@@ -34,9 +42,22 @@ class ItemSet(NamedTuple):
 
 def inspect(items: Sequence[bytes]) -> ItemSet:
     """Check the form of an item set. Raises ItemError if it breaks one of the rules above."""
+    return _inspected(items, *kinds_and_size_of(items))
+
+
+def split(message: bytes, items_max: int) -> ItemSet | None:
+    """Return the item set of a serialized message, with its form checked.
+
+    None: the protobuf library has to parse the message, which has something else in it or in another encoding
+    than the shortest, or more than `items_max` items. Raises ItemError as `inspect`.
+    """
+    found = _split(message, items_max)
+    return None if found is None else _inspected(*found)
+
+
+def _inspected(items: Sequence[bytes], kinds: Sequence[int], size_bytes: int) -> ItemSet:
     if not items:
         raise ItemError("item set", "no items", "at least one")
-    kinds, size_bytes = kinds_and_size_of(items)
     number: int | None = None
     header_count = kinds.count(_HEADER)
     if header_count:

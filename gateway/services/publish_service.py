@@ -34,9 +34,9 @@ from sluice.gateway.api import publish_pb2
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
 from sluice.gateway.blocks.block_numbers import to_wire as number_to_wire
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.blocks.item_set import ItemSet, inspect, split
 from sluice.gateway.identity import name_of_publisher
-from sluice.gateway.limits import SLOT_ITEMS_MIN
+from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
 from sluice.gateway.logs import caused_by
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
 from sluice.gateway.race.actions import (
@@ -131,6 +131,12 @@ class PublishService:
             return _short_one(message)
         if len(message) > SMALL_BYTES:
             return message
+        try:
+            found = split(message, INLINE_HASH_ITEMS_MAX)
+        except ItemError as error:
+            return BadMessage(str(error))
+        if found is not None:
+            return found
         if len(message) >= CROWD_BYTES_MIN and self._looking.is_crowd(message):
             return message
         return _looked_at(_parsed(message))
@@ -263,11 +269,15 @@ class PublishService:
         finally:
             self._looking.one_crowd.release()
 
-    async def _handle_many_items(self, outbox: Outbox, message: _Request) -> None:
+    async def _handle_many_items(self, outbox: Outbox, message: _Request | ItemSet) -> None:
         found: ItemSet | BadMessage
         try:
             with self._conductor.delaying(outbox):
-                found = await self._looking.look(message.block_items.block_items)
+                if isinstance(message, ItemSet):
+                    await self._conductor.slots.take()
+                    found = message
+                else:
+                    found = await self._looking.look(message.block_items.block_items)
         except ItemError as error:
             found = BadMessage(str(error))
         except Exception as error:  # as in `_handle`
@@ -379,8 +389,10 @@ def _looked_at(message: _Request | BadMessage) -> _Message:
         return BadMessage(str(error))
 
 
-def _has_many_items(message: _Message) -> TypeGuard[_Request]:
-    """Return whether the items of a message are still unchecked."""
+def _has_many_items(message: _Message) -> TypeGuard[_Request | ItemSet]:
+    """Return whether the items of a message wait for a slot; those of a request are still unchecked."""
+    if isinstance(message, ItemSet):
+        return len(message.items) >= SLOT_ITEMS_MIN
     return isinstance(message, _Request) and message.HasField("block_items")
 
 

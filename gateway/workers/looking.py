@@ -7,6 +7,9 @@ A shell. A thousand items take some 0.15 ms:
     up to 1,024             in the event loop, in a slot (`gateway.workers.loop_slots`)
     more                    in a thread; then the event loop goes on with them in a slot
 
+The publish service splits most messages (`item_set.split`), whose items are then inspected at once; from 128
+items on they wait for the slot all the same.
+
 A *crowd* is a message with very many items; parsed, it takes many times its bytes. Only one crowd of all
 publishers is parsed or inspected at a time; other messages pass it.
 """

@@ -20,6 +20,7 @@ from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
 from sluice.gateway.node import rules as node_rules
 from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services import publish_service
 from sluice.gateway.services.publish_service import METHOD_NAME, SERVICE_NAME, DrainLimits
 from sluice.gateway.workers.hashing import Hashing
 from sluice.gateway.workers.loop_slots import LoopSlots
@@ -102,10 +103,13 @@ def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path
     with_node(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("is_parsed", [False, True])
 @pytest.mark.parametrize(("size", "slot_count"), [(SLOT_ITEMS_MIN - 1, 0), (SLOT_ITEMS_MIN, 3)])
 def test_only_messages_of_many_items_wait_for_a_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, slot_count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, slot_count: int, is_parsed: bool
 ) -> None:
+    if is_parsed:  # by the protobuf library, as where nothing was compiled
+        monkeypatch.setattr(publish_service, "split", lambda message, items_max: None)
     options = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=130, item_bytes=256)
     block = next(BlockMaker(7, KEY, options).blocks(1))
     take, slots = LoopSlots.take, []

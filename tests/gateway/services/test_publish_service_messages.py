@@ -154,3 +154,24 @@ def test_what_several_are_given_of_one_message_is_nobodys_to_change() -> None:
     assert publish_service._short_one(message) is found
     assert found.items == tuple(header.block_items.block_items)
     assert found.kinds == (ItemKind.BLOCK_HEADER,)
+
+
+def test_a_message_is_the_same_whether_it_is_split_or_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, *_ = items = make_blocks(1)[0].items
+    long = field_item(ItemKind.EVENT_HEADER, bytes(600))
+
+    async def scenario(wire: Wire) -> None:
+        service = wire.node.publish_service
+        for one in ([*items, long], [header, long], [long], [long, header], [long, b"no item"], [long[:-1]]):
+            request = publish_pb2.PublishStreamRequest()
+            request.block_items.block_items.extend(one)
+            message = request.SerializeToString()
+            found = service._parse(message)
+            with monkeypatch.context() as patch:
+                patch.setattr(publish_service, "split", lambda message, items_max: None)
+                assert service._parse(message) == found
+            assert isinstance(found, ItemSet | publish_service.BadMessage)
+
+    with_node(tmp_path, scenario)
