@@ -98,7 +98,7 @@ _STREAM_ENTRY: Final = ItemKind.STREAM_ENTRY
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 _BODY_BYTES: Final = bytes(_BODY_KINDS)
 # For fewer items, pushing leaves one by one is faster.
-_FEW_ITEMS: Final = 12
+_FEW_ITEMS: Final = 3
 # The right half of layout 16 in every block so far.
 _NO_EXTENSIONS: Final = [EMPTY_HASH] * 8
 _EMPTY_EXTENSION_HALF: Final = tree_root(_NO_EXTENSIONS)
