@@ -62,8 +62,6 @@ _LONG_SIZE: Final = 32 * 1024
 """Bytes from which on OpenSSL is faster than one of many lanes that wait for it."""
 _SCALAR_SIZE_MAX: Final = 512
 """Mean bytes of items up to which one lane is faster than calls of OpenSSL."""
-_FEW_PAIRS: Final = 2
-"""Pairs up to which a call of the compiled module costs more than it saves."""
 
 EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
 
@@ -114,7 +112,7 @@ def leaf_hashes_one_by_one(
 
 def parents(hashes: bytes) -> bytes:
     """Return the hashes of the inner nodes over pairs of hashes, joined as they are."""
-    if _IN_LANES and len(hashes) > _FEW_PAIRS * 2 * HASH_SIZE:
+    if _IN_LANES:
         return _many_items.parents(hashes)
     return parents_one_by_one(hashes)
 
