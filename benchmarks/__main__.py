@@ -27,6 +27,7 @@ NAMES = (
     "append",
     "queries",
     "publish",
+    "publish_parts",
     "front_door",
     "publish_race",
     "publish_latency",

@@ -4,10 +4,18 @@ It receives the same messages, hashes the same items with hashlib (once each, no
 flushes as often as the node did, and acknowledges. It checks nothing. gRPC's poller and malloc are set up as
 in the node.
 
-    python -m benchmarks.bare_server FILE hash|echo|race BLOCKS_PER_FLUSH BLOCKS
+    python -m benchmarks.bare_server FILE WORK BLOCKS_PER_FLUSH BLOCKS
 
-`race` hashes and takes several publishers: the first to offer a block sends it, the others skip it, and all
-get its acknowledgement. The server prints its port, and ends with its standard input.
+    hash, echo    as above; echo hashes nothing
+    race          as hash, for several publishers: the first to offer a block sends it, the others skip it,
+                  and all get its acknowledgement
+    take          acknowledges, and does nothing else
+    items         as take, and has the protobuf library make the items
+    root          as items, and hashes a message's items in one native call, and a tree over those of a block
+    proof         as root, and checks one signature for each block
+    work          as proof, and writes as echo does: all the work of a node that nobody can leave out
+
+The server prints its port, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -26,15 +34,20 @@ use_poller(os.environ, version("grpcio"))  # as the node does, before it loads g
 import grpc  # noqa: E402
 import uvloop  # noqa: E402
 from grpc import aio  # noqa: E402
+from nacl.bindings import crypto_sign_open  # noqa: E402
+from nacl.signing import SigningKey  # noqa: E402
 
 from sluice.gateway.api import publish_pb2  # noqa: E402
-from sluice.gateway.blocks.items import block_number_of  # noqa: E402
+from sluice.gateway.blocks.items import ItemKind, block_number_of  # noqa: E402
+from sluice.gateway.blocks.merkle import StreamingTree, leaf_hashes  # noqa: E402
 from sluice.gateway.node.run import NodeLoop  # noqa: E402
 from sluice.gateway.workers.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest
 _Response = publish_pb2.PublishStreamResponse
+_STEPS = ("take", "items", "root", "proof", "work")
+_ITEMS_TAG = 0x0A  # the first byte of a message with items
 
 
 class BareServer:
@@ -73,9 +86,7 @@ class BareServer:
                 due += self._blocks_per_pair
                 await loop.run_in_executor(None, self._commit, parts)
                 parts = []
-                for number in waiting:
-                    acknowledgement = _Response.BlockAcknowledgement(block_number=number)
-                    await context.write(_Response(acknowledgement=acknowledgement))
+                await _acknowledge(context, waiting)
                 waiting = []
 
     def _commit(self, parts: list[bytes]) -> None:
@@ -83,6 +94,59 @@ class BareServer:
         os.fdatasync(self._file)
         os.pwrite(self._file, bytes(38), 16)
         os.fdatasync(self._file)
+
+
+class BareSteps(BareServer):
+    """A server for one publisher that does some first steps of a node's work; it gets serialized messages."""
+
+    def __init__(self, file: int, work: str, *, blocks_per_pair: float, block_count: int) -> None:
+        super().__init__(file, hashes=False, blocks_per_pair=blocks_per_pair, block_count=block_count)
+        step = _STEPS.index(work)
+        self._makes_items, self._makes_root, self._checks, self._writes = (
+            step >= _STEPS.index(name) for name in _STEPS[1:]
+        )
+        key = SigningKey(bytes(range(32)))
+        self._key, self._signed = bytes(key.verify_key), bytes(key.sign(bytes(48)))
+
+    async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
+        """Take blocks and acknowledge them, a group at a time."""
+        await context.send_initial_metadata(())
+        loop = asyncio.get_running_loop()
+        waiting: list[int] = []
+        parts: list[bytes] = []
+        tree, subtree_of_kind = StreamingTree(), {int(ItemKind.SIGNED_TRANSACTION): 0}
+        due, block_count = self._blocks_per_pair, 0
+        while (message := await context.read()) is not aio.EOF:
+            if message[0] == _ITEMS_TAG:
+                if self._makes_items:
+                    items = list(_Request.FromString(message).block_items.block_items)
+                    if self._makes_root:
+                        kinds = bytes([ItemKind.SIGNED_TRANSACTION]) * len(items)
+                        tree.extend(leaf_hashes(items, kinds, subtree_of_kind, 1)[0])
+                    if self._writes:
+                        parts += items
+                continue
+            if self._makes_root:
+                tree.root()
+                tree = StreamingTree()
+            if self._checks:
+                crypto_sign_open(self._signed, self._key)
+            number = _Request.FromString(message).end_of_block.block_number
+            waiting.append(number)
+            block_count += 1
+            if block_count >= due or number + 1 == self._block_count:
+                due += self._blocks_per_pair
+                if self._writes:
+                    await loop.run_in_executor(None, self._commit, parts)
+                    parts = []
+                await _acknowledge(context, waiting)
+                waiting = []
+
+
+async def _acknowledge(context: aio.ServicerContext[Any, Any], numbers: list[int]) -> None:
+    for number in numbers:
+        acknowledgement = _Response.BlockAcknowledgement(block_number=number)
+        await context.write(_Response(acknowledgement=acknowledgement))
 
 
 class BareRace(BareServer):
@@ -138,13 +202,15 @@ async def serve(path: str, work: str, *, blocks_per_pair: float, block_count: in
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     if work == "race":
         bare: BareServer = BareRace(file)
+    elif work in _STEPS:
+        bare = BareSteps(file, work, blocks_per_pair=blocks_per_pair, block_count=block_count)
     else:
         hashes = work == "hash"
         bare = BareServer(file, hashes=hashes, blocks_per_pair=blocks_per_pair, block_count=block_count)
     server = aio.server()
     handler = grpc.stream_stream_rpc_method_handler(
         bare.publish,
-        request_deserializer=_Request.FromString,
+        request_deserializer=None if work in _STEPS else _Request.FromString,
         response_serializer=_Response.SerializeToString,
     )
     server.add_generic_rpc_handlers(

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpuSeconds", "cpu_seconds", "process_tree"]
+__all__ = ["CpuSeconds", "cpu_seconds", "process_tree", "thread_seconds"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -47,6 +47,12 @@ def cpu_seconds() -> CpuSeconds:
 def process_tree() -> set[int]:
     """Return the ids of this process and of its living descendants."""
     return _tree(_processes())
+
+
+def thread_seconds(process_id: int) -> float:
+    """Return the seconds of a process's living threads, measured finer than the others."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _processes() -> dict[int, tuple[str, int, float]]:

@@ -25,6 +25,7 @@ __all__ = [
     "Call",
     "Facts",
     "bare_loop",
+    "bare_process",
     "bare_server",
     "free_addresses",
     "node",
@@ -42,6 +43,7 @@ class Facts:
 
     address: str
     """The address for publishers."""
+    process_id: int
     flush_count: int = 0
     worst_pause_seconds: float = 0.0
     """The longest iteration of its event loop, if it was watched."""
@@ -76,7 +78,7 @@ def node(
         if not has_door:
             module = "benchmarks.doorless_node"
         with NodeProcess(Path(folder, "data"), log_path, words, module=module) as process:
-            facts = Facts(process.grpc)
+            facts = Facts(process.grpc, process.process_id)
             yield facts
             facts.flush_count = int(process.metrics()["sluice_flushes_total"])
         if watched:
@@ -102,12 +104,19 @@ def bare_loop() -> Iterator[BareLoop]:
 
 @contextmanager
 def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator[str]:
-    """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); yield its address."""
+    """Run `benchmarks.bare_server`; yield its address."""
+    with bare_process(work, blocks_per_pair, block_count) as (address, _):
+        yield address
+
+
+@contextmanager
+def bare_process(work: str, blocks_per_pair: float, block_count: int) -> Iterator[tuple[str, int]]:
+    """Run `benchmarks.bare_server`; yield its address and the id of its process."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(Path(folder, "bare")), work, str(blocks_per_pair), str(block_count)]
         with running("benchmarks.bare_server", *words) as (process, port):
             try:
-                yield f"127.0.0.1:{port}"
+                yield f"127.0.0.1:{port}", process.pid
             finally:
                 process.terminate()
 
