@@ -6,6 +6,7 @@ As in `tests.fuzzing.parsers`, a function takes any bytes and returns; whatever 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,7 +17,7 @@ from sluice.datastream.protocol.commands import Command, encode_command
 from sluice.datastream.protocol.packets import PacketReader, encode_result
 from sluice.gateway.api import block_items_pb2, publish_pb2, subscribe_pb2
 from sluice.gateway.blocks.errors import BlockRefused, ItemError, LayoutError
-from sluice.gateway.blocks.item_set import inspect
+from sluice.gateway.blocks.item_set import inspect, split
 from sluice.gateway.blocks.proofs.ledger_data import publications_in, published_ledger
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BlockDecoder, encode
@@ -55,13 +56,19 @@ def _end() -> block_items_pb2.BlockEnd:
 
 
 def _run_publish_message(data: bytes) -> None:
-    """Parse, inspect and hash a publisher's message."""
+    """Parse, inspect and hash a publisher's message; what is split off is the same."""
+    found = None
+    with suppress(ItemError):
+        found = split(data, len(data))
     try:
         request = _Publish.FromString(data)
         item_set = inspect(list(request.block_items.block_items))
-        BlockHasher().add(item_set.items, item_set.kinds)
-    except (DecodeError, ItemError, BlockRefused):
+    except (DecodeError, ItemError):
+        assert found is None
         return
+    assert found in (None, item_set)
+    with suppress(BlockRefused):
+        BlockHasher().add(item_set.items, item_set.kinds)
 
 
 def _publish_messages() -> list[bytes]:
