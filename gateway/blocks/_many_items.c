@@ -339,13 +339,15 @@ static PyObject *split(PyObject *module, PyObject *args)
     const uint8_t *at, *end;
     uint8_t *to;
     Py_ssize_t count = 0, size = 0, most;
+    int64_t set_size;
 
     (void)module;
     if (!PyArg_ParseTuple(args, "Sn:split", &message, &most))
         return NULL;
     at = (const uint8_t *)PyBytes_AS_STRING(message);
     end = at + PyBytes_GET_SIZE(message);
-    if (length_in(&at, end, ITEMS_TAG) != end - at)
+    set_size = length_in(&at, end, ITEMS_TAG); /* moves `at` */
+    if (set_size != end - at)
         Py_RETURN_NONE;
     for (const uint8_t *next = at; next < end; count++) {
         int64_t length = length_in(&next, end, ITEMS_TAG);
