@@ -213,9 +213,63 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(split_doc,
+"split(page, number, end, /) -> tuple[int, int, bytes, bytes, bytes]\n\n"
+"Walk the entries of a page as `walk` does, and copy them into columns.\n\n"
+"Return the number and the position after the last one; the types, int64; where the data of each begins and that of\n"
+"the last ends, int32; the data.");
+
+static PyObject *split(PyObject *module, PyObject *args)
+{
+    Py_buffer page;
+    unsigned long long number;
+    Py_ssize_t end, size, position = 0, count = 0;
+    PyObject *types = NULL, *offsets = NULL, *data = NULL, *result = NULL;
+    int64_t *type;
+    int32_t *offset;
+    uint8_t *start, *to;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*Kn:split", &page, &number, &end))
+        return NULL;
+    if (end < 0 || end > page.len || end > PAGE_SIZE) {
+        PyErr_Format(PyExc_ValueError, "end: got %zd, expected at most the %zd bytes, and a page", end, page.len);
+        goto done;
+    }
+    for (;; count++, position += size) {
+        size = entry_size((const uint8_t *)page.buf + position, end - position, number + (uint64_t)count);
+        if (size == 0 || size > end - position)
+            break;
+    }
+    types = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof *type);
+    offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof *offset);
+    data = PyBytes_FromStringAndSize(NULL, position - count * HEAD);
+    if (types == NULL || offsets == NULL || data == NULL)
+        goto done;
+    type = (int64_t *)PyBytes_AS_STRING(types);
+    offset = (int32_t *)PyBytes_AS_STRING(offsets);
+    to = start = (uint8_t *)PyBytes_AS_STRING(data);
+    *offset = 0;
+    for (const uint8_t *at = page.buf; count > 0; count--, at += size, to += size - HEAD) {
+        size = (Py_ssize_t)get_4(at + 1);
+        memcpy(to, at + HEAD, (size_t)(size - HEAD));
+        *type++ = get_4(at + 5);
+        *++offset = (int32_t)(to - start + size - HEAD);
+        number++;
+    }
+    result = Py_BuildValue("KnOOO", number, position, types, offsets, data);
+done:
+    Py_XDECREF(types);
+    Py_XDECREF(offsets);
+    Py_XDECREF(data);
+    PyBuffer_Release(&page);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"append", append, METH_VARARGS, append_doc},
     {"columns", columns, METH_VARARGS, columns_doc},
+    {"split", split, METH_VARARGS, split_doc},
     {"walk", walk, METH_VARARGS, walk_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 
 from sluice.datastream.layout import (
     BOOKMARK_TYPE,
@@ -33,6 +33,7 @@ __all__ = [
     "entries_of",
     "find_entry",
     "find_position",
+    "split_page",
     "walk_page",
 ]
 
@@ -94,10 +95,15 @@ def walk_page(
         PageFault: a wrong head, an entry past `end`, or padding before an `end` inside the page.
     """
     number, position, places, bookmarks = walk_at_once(page, first_number, end, interval, BOOKMARK_SIZE_MAX)
+    _check_end(page, position, number, end)
+    return PageWalk(number, position, array("I", places), bookmarks)
+
+
+def _check_end(page: bytes, position: int, number: int, end: int) -> None:
+    """Check that a walk which came to a position has seen all entries."""
     padded = position < end and page[position] == PACKET_PADDING and end == PAGE_SIZE and position > 0
     if position != end and not padded:
         raise _fault(page, position, number, end)
-    return PageWalk(number, position, array("I", places), bookmarks)
 
 
 def walk_one_by_one(
@@ -120,6 +126,28 @@ def walk_one_by_one(
         position = following
         number += 1
     return number, position, places, bookmarks
+
+
+def split_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> tuple[bytes, bytes, bytes]:
+    """Return the entries of a page as columns, checked as `walk_page` checks them.
+
+    Returns:
+        The types, int64; where the data of each begins and that of the last ends, int32; the data of all.
+
+    Raises:
+        PageFault: as `walk_page`.
+    """
+    number, position, types, offsets, data = split_at_once(page, first_number, end)
+    _check_end(page, position, number, end)
+    return types, offsets, data
+
+
+def split_one_by_one(page: bytes, number: int, end: int) -> tuple[int, int, bytes, bytes, bytes]:
+    """As the compiled `split`, where there is none."""
+    end_number, position, _, _ = walk_one_by_one(page, number, end, 1, 0)
+    types, column = columns_one_by_one(page[:position], number, end_number, sys.maxsize)
+    offsets = array("i", accumulate(map(len, column), initial=0))
+    return end_number, position, array("q", types).tobytes(), offsets.tobytes(), b"".join(column)
 
 
 def find_position(data: bytes, number_at_start: int, number: int, number_at_end: int | None = None) -> int:
@@ -223,8 +251,9 @@ try:
     from sluice.datastream.file import _many_entries
 
     columns_at_once, walk_at_once = _many_entries.columns, _many_entries.walk
+    split_at_once = _many_entries.split
 except ImportError:  # where nothing was compiled
-    walk_at_once = walk_one_by_one
+    walk_at_once, split_at_once = walk_one_by_one, split_one_by_one
 
     def columns_at_once(
         data: bytes, number: int, end_number: int, size_wanted: int, /

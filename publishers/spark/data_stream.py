@@ -462,7 +462,7 @@ def _event_batches(
 def _page_batch(page: PageEntries, columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     make = {
         ENTRY_NUMBER: page.numbers,
-        ENTRY_TYPE: lambda: pa.array(page.types.astype("int64")),
+        ENTRY_TYPE: lambda: pa.array(page.types),
         DATA: page.data,
     }
     arrays = [make[name]() for name in columns]

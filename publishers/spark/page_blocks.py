@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sluice.datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE
+from sluice.datastream.layout import BOOKMARK_TYPE
 from sluice.gateway.blocks.errors import ItemError, LayoutError
 from sluice.gateway.blocks.items import kind_of
 from sluice.gateway.blocks.merkle import HASH_SIZE
@@ -46,7 +46,7 @@ _UNKNOWN: Final = 0
 @dataclass(frozen=True, slots=True)
 class _Part:
     first_number: int
-    types: NDArray[np.uint32]
+    types: NDArray[np.int64]
     kinds: NDArray[np.uint32]
     """The kind of each entry's item; 0: unknown."""
     data: pa.Array
@@ -118,12 +118,10 @@ def _part_of(page: PageEntries) -> _Part:
 
 def _kinds_in(page: PageEntries) -> NDArray[np.uint32]:
     """Return the kinds of items with a tag of one byte and a length of one or two."""
-    every_byte = np.frombuffer(page.page, np.uint8)
-    starts = page.positions[:-1].astype(np.int64) + ENTRY_HEAD_SIZE
-    sizes = page.positions[1:].astype(np.int64) - starts
-    tags, low, high = (
-        every_byte[np.minimum(starts + offset, len(every_byte) - 1)].astype(np.uint32) for offset in range(3)
-    )
+    every_byte = np.frombuffer(page.every_byte + bytes(3), np.uint8)
+    starts = page.offsets[:-1]
+    sizes = np.diff(page.offsets)
+    tags, low, high = (every_byte[starts + offset].astype(np.uint32) for offset in range(3))
     kinds = np.where((tags < 0x80) & (tags & 7 == 2), tags >> 3, _UNKNOWN)
     has_one = (sizes >= 2) & (sizes <= 129) & (low == sizes - 2)
     length = sizes - 3

@@ -15,6 +15,8 @@ from sluice.datastream.file.pages import (
     entries_of,
     find_entry,
     find_position,
+    split_at_once,
+    split_one_by_one,
     walk_at_once,
     walk_one_by_one,
     walk_page,
@@ -45,6 +47,7 @@ def test_the_compiled_module_walks_as_python_does(
     data = damaged(entries, changes, cut)
     given_rest = FIRST, max(0, len(data) - before), interval, 16
     assert walk_at_once(data, *given_rest) == walk_one_by_one(data, *given_rest)
+    assert split_at_once(data, *given_rest[:2]) == split_one_by_one(data, *given_rest[:2])
 
 
 @given(
@@ -89,10 +92,13 @@ def test_entries_before_what_is_none_are_yielded() -> None:
 
 
 def test_the_compiled_module_walks_no_further_than_the_page() -> None:
-    walk = pytest.importorskip("sluice.datastream.file._many_entries").walk
+    compiled = pytest.importorskip("sluice.datastream.file._many_entries")
     for end, interval in ((3, 1), (-1, 1), (0, 0)):
         with pytest.raises(ValueError, match=f"end: got {end}"):
-            walk(b"ab", 0, end, interval, 16)
+            compiled.walk(b"ab", 0, end, interval, 16)
+    for size, end in ((2, 3), (2, -1), (PAGE_SIZE + 1, PAGE_SIZE + 1)):
+        with pytest.raises(ValueError, match=f"end: got {end}"):
+            compiled.split(bytes(size), 0, end)
 
 
 def page_of(*sizes: int, first_number: int = 0, fill: bytes = b"\0") -> bytes:
