@@ -259,7 +259,7 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
         environment = {
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # as in sessions of our own
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a short job mostly compiles
         }
         with started(*words, program=program, environment=environment) as command:
             await_head(node, 10, command)
