@@ -44,6 +44,7 @@ GOALS: Final[dict[str, str]] = {
     "catch-up": "0.9",
     "catch-up over slow links": "2.0",
     "Spark, decode, hash, check": "1.6 with 2 free cores",
+    "datastream source": "0.9 of Spark alone, or 0.5 of the reader alone",
     "decode=blocks": "1.0",
     "decode=items": "0.7",
     "plan of": "then < 1 s",
