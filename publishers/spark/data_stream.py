@@ -291,7 +291,8 @@ def _wanted(
     for batch in batches:
         numbers = batch.column(BLOCK_NUMBER)
         is_wanted = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
-        yield batch.filter(is_wanted).select(names)
+        all_wanted = is_wanted.true_count == len(batch)
+        yield (batch if all_wanted else batch.filter(is_wanted)).select(names)  # a filter copies
 
 
 class _BlocksByTime:
