@@ -1,5 +1,5 @@
-/* Many entries in one call: put behind others in a buffer, read from a page, or walked. A loop of Python over them
- * costs more than the copying.
+/* Many entries in one call: put behind others in a buffer, read from a page as objects or as columns, or walked. A
+ * loop of Python over them costs more than the copying.
  *
  * `sluice.datastream.file.operation` and `pages` do the same in Python where this module was not built, and the tests
  * compare both. What is no entry is theirs to name: here it only ends the call.
