@@ -93,7 +93,7 @@ async def _over_links(chain: Chain, addresses: Sequence[str]) -> float:
     async with AsyncExitStack() as stack:
         links = [await stack.enter_async_context(slow_link(address)) for address in addresses]
         with node(chain, [word for link in links for word in ("--peer", link)]) as behind:
-            return await catch_up(behind.address, chain)
+            return (await catch_up(behind.address, chain)).seconds
 
 
 def measure(chain: Chain) -> tuple[float, float]:
