@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.pipeline.dispute import Source
 from sluice.gateway.pipeline.group_commit import _needs_loop
 from sluice.gateway.pipeline.in_flight import Attempt
-from sluice.gateway.pipeline.limits import PipelineLimits
+from sluice.gateway.pipeline.limits import IDLE_TURN_NS, PipelineLimits
 from sluice.gateway.race.actions import AttemptId
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.gateway.block_makers import summary_of
@@ -113,6 +114,40 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
         )  # those of block 0
 
     on_stage(tmp_path, play)
+
+
+def test_behind_a_group_of_several_blocks_the_next_ones_gather_while_the_loop_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(turns: int) -> None:
+        for _ in range(turns):
+            time.sleep(2 * IDLE_TURN_NS / 1e9)  # noqa: ASYNC251
+            await asyncio.sleep(0)
+
+    async def play(stage: Stage) -> None:
+        alice, bob = stage.publisher("alice"), stage.publisher("bob")
+        alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        alice.items(*BLOCKS[1].items)
+        bob.block(BLOCKS[2])
+        alice.end(1)
+        work = asyncio.ensure_future(busy(10**6))
+        await alice.expect("ack 1", "ack 2")
+        stage.events.clear()
+        with gate(monkeypatch, BlockStore, "begin") as begun:
+            begun.open()
+            alice.block(BLOCKS[3])
+            await busy(50)
+            assert begun.threads == []
+            alice.block(BLOCKS[4])
+            work.cancel()
+            await alice.expect("ack 3", "ack 4")
+            assert begun.threads == ["commit"]
+        assert stage.events == ["pwrite", "fdatasync"] * 2
+        alice.block(BLOCKS[5])  # the loop is idle: it does not wait
+        await alice.expect("ack 5")
+
+    on_stage(tmp_path, play, limits=PipelineLimits(gather_ns=10**12))
 
 
 def test_a_group_that_is_large_has_flushes_of_its_own(
