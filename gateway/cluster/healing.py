@@ -94,13 +94,13 @@ class Healer:
         """Stop listening to the stream."""
         self._sums.on_change = lambda: None
 
-    def words(self) -> tuple[str, ...]:
-        """Return a line for each bad page: file, page, entries, blocks, and why it is not healed."""
+    def words(self, pages_max: int = SHOWN_PAGES_MAX) -> tuple[str, ...]:
+        """Return a line for each of the first bad pages: file, page, entries, blocks, why not healed."""
         bad = sorted(self._sums.bad.items())
         words = [
             f"{one.error(self._blocks.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
             + self._reasons.get(page, "and will be healed from a peer")
-            for page, one in bad[:SHOWN_PAGES_MAX]
+            for page, one in bad[:pages_max]
         ]
         return (*words, f"and {len(bad) - len(words)} more") if len(bad) > len(words) else (*words,)
 

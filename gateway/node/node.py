@@ -281,7 +281,8 @@ class Node:
             return None
         from sluice.gateway.node.span_export import SpanExport  # it needs an extra
 
-        export = SpanExport(settings.otel_endpoint, self._instance, str(settings.grpc_advertised_address))
+        own_address, quiet_seconds = str(settings.grpc_advertised_address), self._limits.traces_quiet_seconds
+        export = SpanExport(settings.otel_endpoint, self._instance, own_address, quiet_seconds)
         tracer = BlockTracer(
             export.emit,
             settings.otel_chain,

@@ -63,6 +63,8 @@ class NodeLimits:
     publishers_shown: int = PUBLISHERS_SHOWN
     history_write_seconds: float = WRITE_SECONDS
     unproven_pause_seconds: float = UNPROVEN_PAUSE_SECONDS
+    traces_quiet_seconds: float = 60.0
+    """An export after this long without a loss ends a time of lost traces."""
 
 
 def first_number(settings: Settings) -> int | None:

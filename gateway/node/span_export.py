@@ -7,7 +7,7 @@ Invariants
   - `emit` does not wait. When the queue (`OTEL_BSP_MAX_QUEUE_SIZE`) has no room for the spans of a block, as
     behind a collector that is away or slow, it drops them all. The SDK would drop others one by one, and log
     each.
-  - Such a time is one line of the log at its begin and one at its end, with at least `QUIET_SECONDS` between
+  - Such a time is one line of the log at its begin and one at its end, with at least `quiet_seconds` between
     two of them; the SDK's own lines are not written.
 
 Source: docs/operations.md, "Trace blocks".
@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 
 QUEUE_SPANS_MAX: Final = 2048
 """The SDK's default."""
-QUIET_SECONDS: Final = 60.0
-"""An export after this long without a loss ends a time of losses."""
 CLOCK_STEP_NS: Final = 1_000_000
 """The clock of day has been set. Below it, all spans of a trace have the same offset, and so fit together."""
 _SDK_LOGGER: Final = "opentelemetry"
@@ -62,8 +60,9 @@ _UNSET = Status(StatusCode.UNSET)
 class _Losses(logging.Handler):
     """Takes the SDK's log lines, and logs when spans begin and cease to be lost."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, quiet_seconds: float) -> None:
         super().__init__(logging.WARNING)
+        self._quiet_seconds = quiet_seconds
         self.is_over = False
         """Nothing is logged any more."""
         self._endpoint = endpoint
@@ -86,7 +85,7 @@ class _Losses(logging.Handler):
 
     def exported(self) -> None:
         """Note that the collector has taken spans."""
-        if self._lost_at is not None and time.monotonic() - self._lost_at > QUIET_SECONDS:
+        if self._lost_at is not None and time.monotonic() - self._lost_at > self._quiet_seconds:
             self._lost_at = None
             log.info("the collector takes traces again", extra=fields(endpoint=self._endpoint))
 
@@ -116,12 +115,13 @@ class SpanExport:
         endpoint: the URL of the collector.
         instance: the id of this run of the node.
         node: its gRPC address, for people.
+        quiet_seconds: how long spans have to arrive before the log says that they do again.
 
     Raises:
         SettingError: an OTEL_* variable is wrong.
     """
 
-    def __init__(self, endpoint: str, instance: str, node: str) -> None:
+    def __init__(self, endpoint: str, instance: str, node: str, quiet_seconds: float) -> None:
         own = {
             "service.name": "sluice",
             "service.version": gateway.__version__,
@@ -130,7 +130,7 @@ class SpanExport:
         }
         self._queued_count = 0
         self._offset_ns = 0
-        self._losses = _Losses(endpoint)
+        self._losses = _Losses(endpoint, quiet_seconds)
         try:
             self._resource = Resource.create({**own, **OTELResourceDetector().detect().attributes})
             self._exporter = _Exporter(endpoint, self._losses)

@@ -79,6 +79,7 @@ class ClusterPage:
     Args:
         report: gathers the node's report.
         peers: the other nodes, `host:port` each.
+        ask_seconds: the longest time for an answer, and for a reading of the own disk.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class ClusterPage:
         store: BlockStore,
         peers: Sequence[str],
         tls: ClientTls | None = None,
+        ask_seconds: float = ASK_SECONDS_MAX,
     ) -> None:
+        self._ask_seconds = ask_seconds
         self._report = report
         self._store = store
         self._peers = peers
@@ -152,10 +155,10 @@ class ClusterPage:
         number = self._store.last_number
         async with open_channel(address, self._tls, _OPTIONS) as channel:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            said = await ask_node(stub, ASK_SECONDS_MAX, root_of_block=number)
+            said = await ask_node(stub, self._ask_seconds, root_of_block=number)
             if number is not None and said.last is not None and said.last < number:
                 number = said.last
-                said = await ask_node(stub, ASK_SECONDS_MAX, root_of_block=number)
+                said = await ask_node(stub, self._ask_seconds, root_of_block=number)
         root, own_root = said.report.get("root_hash"), None
         own_error = ""
         if number is not None and root is not None:
@@ -185,7 +188,7 @@ class ClusterPage:
                 raise TimeoutError
             reading = self._readings[number] = asyncio.ensure_future(asyncio.to_thread(read))
             reading.add_done_callback(partial(self._end_reading, number))
-        async with asyncio.timeout(ASK_SECONDS_MAX):
+        async with asyncio.timeout(self._ask_seconds):
             return await asyncio.shield(reading)
 
     def _end_reading(self, number: int, reading: asyncio.Future[bytes | None]) -> None:

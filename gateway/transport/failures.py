@@ -106,32 +106,40 @@ def why_failed(error: grpc.RpcError) -> str:
 _probed: dict[tuple[str, ClientTls | None], tuple[float, str | None]] = {}
 
 
-def why_failed_at(address: str, error: grpc.RpcError, tls: ClientTls | None) -> str:
+def why_failed_at(
+    address: str, error: grpc.RpcError, tls: ClientTls | None, probe_seconds: float = PROBE_SECONDS
+) -> str:
     """Return how a call to `host:port` failed; connect there to find out, in some seconds at most."""
     code, _ = _status_of(error)
     if code not in _MAYBE_UNREACHED:
         return why_failed(error)
     at, words = _probed.get((address, tls), (float("-inf"), None))
     if time.monotonic() - at >= PROBES_APART_SECONDS:
-        words = trouble_at(address, tls)
+        words = trouble_at(address, tls, probe_seconds=probe_seconds)
         _probed[address, tls] = time.monotonic(), words
     return why_failed(error) if code is None or words is None else f"{code.name}: {words}"
 
 
-def trouble_at(address: str, tls: ClientTls | None, expected: Speaks = Speaks.GRPC) -> str | None:
+def trouble_at(
+    address: str,
+    tls: ClientTls | None,
+    expected: Speaks = Speaks.GRPC,
+    probe_seconds: float = PROBE_SECONDS,
+) -> str | None:
     """Connect to `host:port` and return what is wrong there; None: nothing that this finds.
 
     Args:
         tls: as the failed connection had it.
         expected: GRPC or STREAM.
+        probe_seconds: how long each connection waits for an answer.
     """
     try:
         parsed = parse_address(address, port_min=1)
         where = parsed.host, parsed.port
         if tls is None:
-            found = _protocol(where)
+            found = _protocol(where, probe_seconds)
             return None if found in (expected, None) else _mismatch(found, expected)
-        return _trouble_of_tls(where, tls, expected)
+        return _trouble_of_tls(where, tls, expected, probe_seconds)
     except socket.gaierror:
         return _NO_NAME
     except ConnectionRefusedError:
@@ -162,19 +170,19 @@ def _mismatch(found: Speaks, expected: Speaks) -> str:
     return f"{_WHERE[found]}; {_DEFAULT_PORTS[expected]}"
 
 
-def _protocol(where: tuple[str, int]) -> Speaks | None:
+def _protocol(where: tuple[str, int], probe_seconds: float) -> Speaks | None:
     """Return what a port speaks to a client without TLS; raise OSError if it cannot be connected to."""
-    said = _answer(where, _PREFACE)
+    said = _answer(where, _PREFACE, probe_seconds)
     if said.startswith(b"HTTP/1"):
         return Speaks.HTTP
     if len(said) > _SETTINGS_FRAME - 1 and said[3] == _SETTINGS_FRAME:
         return Speaks.GRPC
-    if _answer(where, _HEADER_COMMAND)[:1] == bytes((_RESULT,)):
+    if _answer(where, _HEADER_COMMAND, probe_seconds)[:1] == bytes((_RESULT,)):
         return Speaks.STREAM
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        _handshake(where, context)
+        _handshake(where, context, probe_seconds)
     except ssl.SSLError as error:  # an alert is an answer in TLS
         return Speaks.TLS if "ALERT" in (error.reason or "") else None
     except OSError:
@@ -182,9 +190,9 @@ def _protocol(where: tuple[str, int]) -> Speaks | None:
     return Speaks.TLS
 
 
-def _answer(where: tuple[str, int], request: bytes) -> bytes:
+def _answer(where: tuple[str, int], request: bytes, probe_seconds: float) -> bytes:
     """Return the first bytes of an answer; none if the server closes the connection, or waits for more."""
-    with socket.create_connection(where, PROBE_SECONDS) as connection:
+    with socket.create_connection(where, probe_seconds) as connection:
         try:
             connection.sendall(request)
             return connection.recv(64)
@@ -192,21 +200,24 @@ def _answer(where: tuple[str, int], request: bytes) -> bytes:
             return b""
 
 
-def _trouble_of_tls(where: tuple[str, int], tls: ClientTls, expected: Speaks) -> str | None:
+def _trouble_of_tls(
+    where: tuple[str, int], tls: ClientTls, expected: Speaks, probe_seconds: float
+) -> str | None:
     try:
-        said = _handshake(where, tls.context(is_http2=expected is Speaks.GRPC), tls.server_name)
+        context = tls.context(is_http2=expected is Speaks.GRPC)
+        said = _handshake(where, context, probe_seconds, tls.server_name)
     except ssl.SSLCertVerificationError as error:
         return f"{_UNTRUSTED}: {error.verify_message}"
     except ssl.SSLError as error:
         reason = (error.reason or "").replace("_", " ").lower()
         if "ALERT" not in (error.reason or ""):
-            found = _protocol(where)
+            found = _protocol(where, probe_seconds)
             return None if found in (Speaks.TLS, None) else _without_tls(found, expected)
         if tls.certificate_file is None:
             return f"{_WANTS_CERTIFICATE} ({reason})"
         return f"{_REFUSES_CERTIFICATE} ({reason})"
     except ConnectionError:
-        found = _protocol(where)
+        found = _protocol(where, probe_seconds)
         return None if found in (Speaks.TLS, None) else _without_tls(found, expected)
     return _mismatch(Speaks.HTTP, expected) if said.startswith(b"HTTP/1") else None
 
@@ -215,10 +226,12 @@ def _without_tls(found: Speaks, expected: Speaks) -> str:
     return _NO_TLS if found is expected else _mismatch(found, expected)
 
 
-def _handshake(where: tuple[str, int], context: ssl.SSLContext, name: str | None = None) -> bytes:
+def _handshake(
+    where: tuple[str, int], context: ssl.SSLContext, probe_seconds: float, name: str | None = None
+) -> bytes:
     """Shake hands, and return the first bytes: with TLS 1.3 a refusal of the client comes only then."""
     with (
-        socket.create_connection(where, PROBE_SECONDS) as connection,
+        socket.create_connection(where, probe_seconds) as connection,
         context.wrap_socket(connection, server_hostname=name or where[0]) as secured,
     ):
         secured.sendall(_PREFACE)

@@ -52,9 +52,16 @@ class Reader(threading.Thread, ABC):
     """A thread that reads up to a block."""
 
     def __init__(
-        self, name: str, nodes: Sequence[str], source: Callable[[int], Block], first: int, last: int
+        self,
+        name: str,
+        nodes: Sequence[str],
+        source: Callable[[int], Block],
+        first: int,
+        last: int,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         super().__init__(name=name, daemon=True)
+        self._patience_seconds = patience_seconds
         self.totals = ReadTotals()
         self.failure: Exception | None = None
         """The error that ended it early."""
@@ -91,7 +98,9 @@ class TcpReader(Reader):
     """A legacy client of the TCP addresses `nodes`, from entry 0 on."""
 
     def _read(self) -> None:
-        servers = EntryServers(tuple(map(parse_address, self._nodes)), deadline_seconds=PATIENCE_SECONDS)
+        servers = EntryServers(
+            tuple(map(parse_address, self._nodes)), deadline_seconds=self._patience_seconds
+        )
         decoder = BlockDecoder()
         for entry in servers.entries(0):
             self.totals.entries += 1
@@ -107,6 +116,7 @@ class GrpcReader(Reader):
         asyncio.run(self._follow())
 
     async def _follow(self) -> None:
-        follower = BlockFollower(self._nodes, self._first, self._last, patience_seconds=PATIENCE_SECONDS)
+        patience_seconds = self._patience_seconds
+        follower = BlockFollower(self._nodes, self._first, self._last, patience_seconds=patience_seconds)
         async for received in follower.blocks():
             self.take(received.block.number, received.block.items)

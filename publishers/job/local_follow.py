@@ -158,7 +158,13 @@ class ChainFollower:
 class GrowingFiles:
     """Block files and archives that others write into folders."""
 
-    def __init__(self, folders: BlockFolders, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folders: BlockFolders,
+        now: Callable[[], float] = time.monotonic,
+        places_max: int = PLACES_MAX,
+    ) -> None:
+        self._places_max = places_max
         self.pause_seconds = FILE_LOOK_SECONDS
         self.why: str | None = None
         self.where: str | None = None
@@ -171,7 +177,7 @@ class GrowingFiles:
         self._last: BlockPlace | None = None
         self._gone: BlockPlace | None = None  # listed, and not there when it was to be read
         self._later: BlockPlace | None = None  # the first one behind a gap
-        self._is_cut = True  # the last listing left out blocks behind PLACES_MAX
+        self._is_cut = True  # the last listing left out blocks behind `places_max`
         self._list_from = self._list_by = 0.0
         self._unfinished: BlockPlace | None = None
         self._give_up_at = 0.0
@@ -250,12 +256,14 @@ class GrowingFiles:
             self._store.begin()
         numbers = NumberRange(0, end) if number is None else NumberRange(number, end)
         if number is not None:
-            numbers = numbers.narrowed(end=number + PLACES_MAX)
+            numbers = numbers.narrowed(end=number + self._places_max)
         places = self._folders.blocks(numbers, is_growing=True, store=self._store)
         number = places[0].number if number is None and places else number
-        run = [place for at, place in enumerate(places[:PLACES_MAX]) if place.number == (number or 0) + at]
+        run = [
+            place for at, place in enumerate(places[: self._places_max]) if place.number == (number or 0) + at
+        ]
         self._places.extend(run)
-        self._is_cut = len(run) == PLACES_MAX
+        self._is_cut = len(run) == self._places_max
         self._later = places[len(run)] if len(run) < len(places) else None
         ended_at = self._now()
         self._list_from = ended_at + LIST_SHARE * (ended_at - began_at)

@@ -35,9 +35,11 @@ class ListedPlaces:
     Args:
         folders: they grow.
         numbers: the wanted blocks.
+        places_max: how many are remembered.
     """
 
-    def __init__(self, folders: BlockFolders, numbers: NumberRange) -> None:
+    def __init__(self, folders: BlockFolders, numbers: NumberRange, places_max: int = PLACES_MAX) -> None:
+        self._places_max = places_max
         self.count = 0
         """Listings so far."""
         self.whole_count = 0
@@ -132,8 +134,8 @@ class ListedPlaces:
             self._whole_at = ended + WHOLE_LISTING_SHARE * (ended - began)
             self._is_in_order = all(one.path <= other.path for one, other in itertools.pairwise(places))
         self._after_all = places[-1].number + 1 if places else self._after_all
-        self._places = places[:PLACES_MAX]
-        end = places[PLACES_MAX].number if len(places) > PLACES_MAX else None
+        self._places = places[: self._places_max]
+        end = places[self._places_max].number if len(places) > self._places_max else None
         self._known = NumberRange(following, end)
 
     def _all(self, following: int) -> list[BlockPlace]:

@@ -21,7 +21,6 @@ from sluice.datastream.layout import PAGE_SIZE, Committed, page_start
 from sluice.gateway.addresses import Address, parse_address
 from sluice.gateway.api import node_pb2
 from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from sluice.gateway.cluster import healing
 from sluice.gateway.cluster.limits import ClusterLimits
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
@@ -135,8 +134,7 @@ async def test_a_damaged_page_is_not_served_and_named(
         assert "data page 1, entries" in page
         metrics = (await get(node, "/metrics"))[1]
         assert "sluice_bad_pages 1.0" in metrics
-        monkeypatch.setattr(healing, "SHOWN_PAGES_MAX", 0)
-        assert node._healers[0].words() == ("and 1 more",)
+        assert node._healers[0].words(0) == ("and 1 more",)
     lines = [record for record in caplog.records if "it is not served" in record.message]
     assert len(lines) == 1
 

@@ -21,8 +21,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.errors import SettingError
-from sluice.gateway.node import span_export
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.node.start_check import check_start
 from sluice.publishers.blocks.maker import key_of_seed
 from tests.certificates import Authority
@@ -328,11 +328,15 @@ async def test_a_collector_that_is_away_holds_up_no_block(
 ) -> None:
     """It comes, and the node says so."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    monkeypatch.setattr(span_export, "QUIET_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
     address = f"127.0.0.1:{free_port()}"
     async with (
-        running_node(tmp_path, otel_endpoint=address, shutdown_grace_seconds=0.2) as node,
+        running_node(
+            tmp_path,
+            NodeLimits(traces_quiet_seconds=0.0),
+            otel_endpoint=address,
+            shutdown_grace_seconds=0.2,
+        ) as node,
         wire_to(node) as wire,
     ):
         await publish(wire, len(BLOCKS))
@@ -369,6 +373,7 @@ def test_without_the_setting_nothing_of_opentelemetry_is_imported(tmp_path: Path
 
 
 async def test_without_the_extra_a_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("sluice.gateway.node.span_export")  # so that there is one to take away
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
     monkeypatch.delitem(sys.modules, "sluice.gateway.node.span_export")
     monkeypatch.delattr(importlib.import_module("sluice.gateway.node"), "span_export")

@@ -11,7 +11,6 @@ import pytest
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.node.node import Node
-from sluice.gateway.status import cluster_page
 from sluice.gateway.status.cluster_page import FRESH_SECONDS, ClusterPage, NodeLine, page_of, render_cluster
 from tests.gateway.status.test_status_page import Page
 from tests.nodes import KEY, LOOPBACK, make_blocks, running_node, until, wire_to
@@ -76,11 +75,11 @@ async def test_a_node_that_is_ahead_is_compared_at_the_last_block_here(tmp_path:
 async def test_a_fault_of_the_own_disk_is_not_laid_to_the_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_page, "ASK_SECONDS_MAX", 1.0)
     async with running_node(tmp_path / "a") as a, running_node(tmp_path / "b") as b:
         await published(a)
         await published(b)
-        damaged, hanging = (ClusterPage(b.reporter.report, b.store, [str(a.grpc_address)]) for _ in range(2))
+        peers = [str(a.grpc_address)]
+        damaged, hanging = (ClusterPage(b.reporter.report, b.store, peers, ask_seconds=1.0) for _ in range(2))
 
         def fails(number: int) -> bytes:
             raise OSError(f"no block {number}")

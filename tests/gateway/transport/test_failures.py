@@ -104,15 +104,15 @@ def mute() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_a_server_that_says_nothing_keeps_grpcs_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "PROBE_SECONDS", 0.05)
+async def test_a_server_that_says_nothing_keeps_grpcs_words() -> None:
     with mute() as address:
-        assert await asyncio.to_thread(trouble_at, address, None) is None
+        assert await asyncio.to_thread(trouble_at, address, None, probe_seconds=0.05) is None
         async with open_channel(address) as channel:
             stub: node_pb2_grpc.BlockNodeServiceAsyncStub = node_pb2_grpc.BlockNodeServiceStub(channel)
             with pytest.raises(aio.AioRpcError) as caught:
                 await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=0.2)
-        assert why_failed_at(address, caught.value, None) == "DEADLINE_EXCEEDED: no answer in time"
+        words = why_failed_at(address, caught.value, None, probe_seconds=0.05)
+        assert words == "DEADLINE_EXCEEDED: no answer in time"
 
 
 async def test_an_address_that_fails_again_and_again_is_looked_at_once(
@@ -120,7 +120,7 @@ async def test_an_address_that_fails_again_and_again_is_looked_at_once(
 ) -> None:
     looked: list[str] = []
 
-    def look(address: str, tls: ClientTls | None) -> str | None:
+    def look(address: str, tls: ClientTls | None, *, probe_seconds: float) -> str | None:
         looked.append(address)
         return "nobody listens there"
 

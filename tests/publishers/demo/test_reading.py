@@ -11,7 +11,6 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
-from sluice.publishers.demo import reading
 from sluice.publishers.demo.reading import GrpcReader, TcpReader
 from sluice.publishers.errors import SourceUnreachable
 from tests.datastream.serving import ServerThread
@@ -88,10 +87,9 @@ def test_blocks_that_come_again_or_are_passed_over_are_counted() -> None:
     assert (reader.totals.missing, reader.totals.repeated, reader.totals.blocks) == (1, 1, 3)
 
 
-def test_nobody_that_answers_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 0.5)
+def test_nobody_that_answers_is_a_failure() -> None:
     for kind in (TcpReader, GrpcReader):
-        reader = kind("reader", ["127.0.0.1:1"], BLOCKS.__getitem__, 0, 2)
+        reader = kind("reader", ["127.0.0.1:1"], BLOCKS.__getitem__, 0, 2, patience_seconds=0.5)
         reader.start()
         reader.join(60)
         assert isinstance(reader.failure, SourceUnreachable)

@@ -20,6 +20,7 @@ from sluice.publishers.blocks.block_places import FILE_WRITE_SECONDS_MAX, BlockP
 from sluice.publishers.errors import BlockFileError, BlockListError
 from sluice.publishers.job import local_follow
 from sluice.publishers.job.local_follow import (
+    PLACES_MAX,
     ChainFollower,
     GrowingChain,
     GrowingFiles,
@@ -38,7 +39,7 @@ BLOCKS = make_blocks(12)
 class Looks:
     """The files of some folders, looked at under a clock of our own; it counts the listings."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *paths: object) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *paths: object, places_max: int = PLACES_MAX) -> None:
         self.now = 0.0
         self.listings = 0
         self.following: int | None = None
@@ -50,7 +51,7 @@ class Looks:
             return blocks(folders, *values, **named)  # type: ignore[arg-type]
 
         monkeypatch.setattr(BlockFolders, "blocks", listed)
-        self.files = GrowingFiles(folders, lambda: self.now)
+        self.files = GrowingFiles(folders, lambda: self.now, places_max)
 
     def look(self, end: int | None = None) -> list[int]:
         """Return the numbers of the blocks that a look finds."""
@@ -154,13 +155,12 @@ def test_a_folder_that_takes_long_to_list_is_listed_seldom(
 
 
 def test_what_is_known_of_later_blocks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_follow, "PLACES_MAX", 3)
     with zipfile.ZipFile(tmp_path / "0.zip", "w") as archive:  # no name follows from another
         for block in BLOCKS[:11]:
             archive.writestr(member_name(block.number, ".blk"), block.to_bytes())
     age(tmp_path / "0.zip", 60)
     age(tmp_path, 60)
-    looks = Looks(monkeypatch, tmp_path)
+    looks = Looks(monkeypatch, tmp_path, places_max=3)
     assert looks.look() == list(range(11))
     assert looks.listings == 4
 

@@ -23,7 +23,7 @@ from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_layouts import path_in
 from sluice.publishers.errors import BlockListError, OptionError
 from sluice.publishers.number_range import NumberRange, first_at
-from sluice.publishers.spark import listed_places, remote_store
+from sluice.publishers.spark import remote_store
 from sluice.publishers.spark.block_files import (
     BlockFilesDataSource,
     BlockFilesReader,
@@ -106,10 +106,9 @@ def test_wanted_numbers_bound_all_of_it(tmp_path: Path) -> None:
     assert (places.first(), places.end_of_run(2), places.after_all()) == (2, 5, 5)
 
 
-def test_more_places_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed_places, "PLACES_MAX", 4)
+def test_more_places_than_are_remembered(tmp_path: Path) -> None:
     put(tmp_path, *range(10))
-    places = listed(tmp_path)
+    places = ListedPlaces(BlockFolders([str(tmp_path)]), NumberRange(), places_max=4)
     ends, number = [], 0
     while (end := places.end_of_run(number)) > number:
         assert [place.number for place in places.between(number, end)] == list(range(number, end))
