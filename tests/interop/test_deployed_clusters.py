@@ -321,6 +321,7 @@ async def test_a_deployed_cluster_fails_over(deployment: Any, tmp_path: Path) ->
         await publishing.more()
         await publishing.end()
         last = max(publishing.client.acknowledged)
+        await told(status, 0)  # once they know that one has stepped back
         for node in (a, b, c):
             await until(partial(has_block, node, status, last), 0.1)
         text = await told(status, 0)
