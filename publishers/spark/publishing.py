@@ -36,7 +36,7 @@ from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.options import current_names, whole_argument
 from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
-from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.session import active_session, part_order_seconds_for, task_slots
 from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _publish(rows: DataFrame, shards: int | None, texts: dict[str, str]) -> list
 def _slots(frame: DataFrame) -> int | None:
     """Return how many tasks run at once; None: over Spark Connect it is not known."""
     session = frame.sparkSession
-    return None if getattr(session, "_jvm", None) is None else int(session.sparkContext.defaultParallelism)
+    return None if getattr(session, "_jvm", None) is None else task_slots(session)
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
