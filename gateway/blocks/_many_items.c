@@ -18,7 +18,7 @@
 #define TAIL 17 /* the bit 1, and the message's length in 16 bytes */
 #define UNLOCKED_BYTES (96 << 10) /* from so many on, other threads may run; to get the lock back takes as long as fewer */
 #define SUBTREES_MAX 64
-#define ITEMS_TAG 0x0A /* field 1, length-delimited: the item set in a message, and each item in the set */
+#define ITEMS_TAG 0x0A /* field 1, length-delimited: each item in an item set */
 
 typedef struct {
     const uint8_t *data;
@@ -329,8 +329,8 @@ static inline int64_t length_in(const uint8_t **at, const uint8_t *end, uint8_t 
 }
 
 PyDoc_STRVAR(split_doc,
-"split(message, items_max, /) -> tuple[list[bytes], bytes, int] | None\n\n"
-"Return the items of a serialized message with an item set, and what `kinds` returns for them.\n\n"
+"split(message, tag, items_max, /) -> tuple[list[bytes], bytes, int] | None\n\n"
+"Return the items of a serialized message with an item set behind `tag`, and what `kinds` returns for them.\n\n"
 "None: it has more items; or anything else is in it, or a length not in its shortest form; or `kinds` returns None.");
 
 static PyObject *split(PyObject *module, PyObject *args)
@@ -340,13 +340,14 @@ static PyObject *split(PyObject *module, PyObject *args)
     uint8_t *to;
     Py_ssize_t count = 0, size = 0, most;
     int64_t set_size;
+    unsigned char tag;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "Sn:split", &message, &most))
+    if (!PyArg_ParseTuple(args, "Sbn:split", &message, &tag, &most))
         return NULL;
     at = (const uint8_t *)PyBytes_AS_STRING(message);
     end = at + PyBytes_GET_SIZE(message);
-    set_size = length_in(&at, end, ITEMS_TAG); /* moves `at` */
+    set_size = length_in(&at, end, tag); /* moves `at` */
     if (set_size != end - at)
         Py_RETURN_NONE;
     for (const uint8_t *next = at; next < end; count++) {

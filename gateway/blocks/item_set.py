@@ -19,7 +19,7 @@ try:
     from sluice.gateway.blocks._many_items import split as _split
 except ImportError:  # there was no compiler
 
-    def _split(message: bytes, items_max: int, /) -> tuple[list[bytes], bytes, int] | None:
+    def _split(message: bytes, tag: int, items_max: int, /) -> tuple[list[bytes], bytes, int] | None:
         return None
 
 
@@ -27,6 +27,7 @@ __all__ = ["ItemSet", "inspect", "split"]
 
 _HEADER = int(ItemKind.BLOCK_HEADER)
 _PROOF = int(ItemKind.BLOCK_PROOF)
+_LENGTH_DELIMITED = 2
 
 
 class ItemSet(NamedTuple):
@@ -45,13 +46,13 @@ def inspect(items: Sequence[bytes]) -> ItemSet:
     return _inspected(items, *kinds_and_size_of(items))
 
 
-def split(message: bytes, items_max: int) -> ItemSet | None:
-    """Return the item set of a serialized message, with its form checked.
+def split(message: bytes, items_max: int, *, field: int = 1) -> ItemSet | None:
+    """Return the item set of a serialized message, which has it in this field, with its form checked.
 
     None: the protobuf library has to parse the message, which has something else in it or in another encoding
     than the shortest, or more than `items_max` items. Raises ItemError as `inspect`.
     """
-    found = _split(message, items_max)
+    found = _split(message, field << 3 | _LENGTH_DELIMITED, items_max)
     return None if found is None else _inspected(*found)
 
 

@@ -19,12 +19,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from grpc import aio
 
 from sluice.datastream.errors import DatastreamError, PageDamaged
-from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from sluice.gateway.backoff import backoff
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LayoutError
@@ -32,7 +31,7 @@ from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.errors import GatewayError, InvalidInput
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
-from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name, subscribe_to
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
 from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
@@ -193,10 +192,7 @@ class Healer:
         channel = open_channel(peer, self._tls, self._options)
         try:
             assembler, count = BlockAssembler(first, last), 0
-            stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
-            call: Any = stub.subscribeBlockStream(
-                subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
-            )
+            call = subscribe_to(channel, first, last)
             while not assembler.complete:
                 async with asyncio.timeout(self._stall_seconds):
                     response = await call.read()

@@ -20,10 +20,13 @@ from typing import Any, Final
 
 from grpc import aio
 
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet
 from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
-from sluice.gateway.cluster.peer_stream import Ending, PeerStream, subscribe_to
+from sluice.gateway.cluster.peer_stream import Ending, PeerStream
 from sluice.gateway.cluster.ranges import RangePlan
 from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
+from sluice.gateway.services.subscription_client import Received, subscribe_to
 
 __all__ = ["HeldCall", "PeerRanges"]
 
@@ -76,16 +79,15 @@ class HeldCall:
                 self.seconds += loop.time() - asked_at
                 if response is aio.EOF:
                     return False
-                size_bytes = 0
-                if response is not None:  # gRPC returns None for bytes that do not parse
-                    count = len(response.block_items.block_items)
-                    size_bytes = response.ByteSize() + ITEM_OVERHEAD_BYTES * count
+                size_bytes = _size_of(response)
                 self.size_bytes += size_bytes
                 self._plan.came(self._start, size_bytes)
                 self._held.append((response, size_bytes))
                 self._came.set()
-                if response is None or response.WhichOneof("response") == "status":
-                    return response is not None
+                if response is None or isinstance(response, ItemError):
+                    return False
+                if not isinstance(response, ItemSet) and response.WhichOneof("response") == "status":
+                    return True
         except aio.AioRpcError as error:
             self._failure = error
             return False
@@ -193,7 +195,11 @@ class PeerRanges:
                     continue
                 start = blocks.start_number
                 held = HeldCall(
-                    subscribe_to(channel, blocks), plan, start, lambda: self._changed.wait(), self.note
+                    subscribe_to(channel, start, blocks.end_number),
+                    plan,
+                    start,
+                    lambda: self._changed.wait(),
+                    self.note,
                 )
                 turn, self._turn = self._turn, asyncio.Event()
                 self._under_way.add(start)
@@ -251,3 +257,12 @@ class PeerRanges:
             self._error = error
         if is_failed or not self._tasks or self._error is not None:
             self._is_over.set()
+
+
+def _size_of(received: Received | None) -> int:
+    """Return the bytes that a message takes in memory; gRPC returns None for bytes that do not parse."""
+    if isinstance(received, ItemSet):
+        return received.size_bytes + ITEM_OVERHEAD_BYTES * len(received.items)
+    if received is None or isinstance(received, ItemError):
+        return 0
+    return received.ByteSize() + ITEM_OVERHEAD_BYTES * len(received.block_items.block_items)

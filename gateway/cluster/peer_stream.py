@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from grpc import aio
 
-from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
-from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.api import subscribe_pb2
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.item_set import ItemSet
 from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
@@ -34,11 +33,16 @@ from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
 from sluice.gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
 from sluice.gateway.race.tables import EndStatus
-from sluice.gateway.services.subscription_client import SubscriptionOrder, status_name
+from sluice.gateway.services.subscription_client import (
+    Received,
+    SubscriptionOrder,
+    status_name,
+    subscribe_to,
+)
 from sluice.gateway.transport.failures import why_failed
 from sluice.gateway.workers.looking import Looking
 
-__all__ = ["ENDINGS", "Ending", "PeerStream", "subscribe_to"]
+__all__ = ["ENDINGS", "Ending", "PeerStream"]
 
 log = logging.getLogger(__name__)
 
@@ -66,17 +70,6 @@ _ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
 SHARED_PART_MIN: Final = 2 / 3
 """The part of the time that the node waits for its peer, from which on other peers are to bring blocks, too.
 Below it they would bring little: the node itself takes most of the time."""
-
-
-def subscribe_to(channel: aio.Channel, plan: Range) -> Any:
-    """Begin a call for these blocks."""
-    stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
-    return stub.subscribeBlockStream(
-        subscribe_pb2.SubscribeStreamRequest(
-            start_block_number=plan.start_number,
-            end_block_number=to_wire(plan.end_number),
-        )
-    )
 
 
 class PeerStream:
@@ -199,7 +192,7 @@ class PeerStream:
         Args:
             poll: updates `known_last`; None: not needed.
         """
-        return await self.take(subscribe_to(channel, self._plan), poll)
+        return await self.take(subscribe_to(channel, self._plan.start_number, self._plan.end_number), poll)
 
     async def take(self, call: Any, poll: Callable[[], Awaitable[None]] | None) -> Ending:
         """Take the blocks of a call, as `run` does."""
@@ -273,16 +266,20 @@ class PeerStream:
         in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
         return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
 
-    async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
-        conductor, items = self._conductor, response.block_items.block_items
-        look: ItemSet | ItemError | None = None
-        if len(items) >= SLOT_ITEMS_MIN:
-            self._order.refuse_too_many(len(items))
-            try:
-                look = await self._looking.look(items)
-            except ItemError as error:
-                look = error
-        taken = self._order.take(response, look)
+    async def _take(self, received: Received, outbox: Outbox) -> None:
+        conductor = self._conductor
+        if isinstance(received, ItemSet):
+            if len(received.items) >= SLOT_ITEMS_MIN:
+                await conductor.slots.take()
+        elif not isinstance(received, ItemError):
+            items = received.block_items.block_items
+            if len(items) >= SLOT_ITEMS_MIN:
+                self._order.refuse_too_many(len(items))
+                try:
+                    received = await self._looking.look(items)
+                except ItemError as error:
+                    received = error
+        taken = self._order.take(received)
         if isinstance(taken, ItemSet):
             self._taken_bytes += taken.size_bytes
             await conductor.room_for(outbox)

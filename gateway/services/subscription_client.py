@@ -1,6 +1,7 @@
 """The client's side of `subscribeBlockStream`: checks of responses, and whole blocks out of them.
 
-Pure. One `BlockAssembler`, or one `SubscriptionOrder` to handle blocks set by set, follows one call.
+Pure, but for `subscribe_to`, which begins a call. One `BlockAssembler`, or one `SubscriptionOrder` to handle
+blocks set by set, follows one call.
 
 Invariants
   - Blocks come out in order of number without gaps, from `start_number` or else from the first one that came.
@@ -14,17 +15,53 @@ Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from sluice.gateway.api import subscribe_pb2
 from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import to_wire
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.blocks.item_set import ItemSet, inspect, split
 from sluice.gateway.errors import SubscriptionError
-from sluice.gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+from sluice.gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
-__all__ = ["BlockAssembler", "SubscriptionOrder", "status_name"]
+__all__ = ["BlockAssembler", "Received", "SubscriptionOrder", "read_response", "status_name", "subscribe_to"]
 
-_Code = subscribe_pb2.SubscribeStreamResponse.Code
+_Response = subscribe_pb2.SubscribeStreamResponse
+_Code = _Response.Code
+
+_METHOD: Final = "/org.hiero.block.api.BlockStreamSubscribeService/subscribeBlockStream"
+
+Received = _Response | ItemSet | ItemError
+"""A response; or the item set of one, or the error in its form."""
+
+
+def subscribe_to(channel: Any, start_number: int | None, end_number: int | None) -> Any:
+    """Begin a call for these blocks on a gRPC channel, blocking or not; it gives one `Received` a message.
+
+    Args:
+        start_number: None: the server decides (start 2^64 - 1).
+        end_number: None: there is no end.
+    """
+    method = channel.unary_stream(
+        _METHOD,
+        request_serializer=subscribe_pb2.SubscribeStreamRequest.SerializeToString,
+        response_deserializer=read_response,
+    )
+    return method(
+        subscribe_pb2.SubscribeStreamRequest(
+            start_block_number=to_wire(start_number), end_block_number=to_wire(end_number)
+        )
+    )
+
+
+def read_response(message: bytes) -> Received:
+    """Read a serialized response; most with an item set need no parser. Raises DecodeError."""
+    try:
+        found = split(message, INLINE_HASH_ITEMS_MAX, field=_Response.BLOCK_ITEMS_FIELD_NUMBER)
+    except ItemError as error:
+        return error
+    return _Response.FromString(message) if found is None else found
 
 
 class SubscriptionOrder:
@@ -61,13 +98,8 @@ class SubscriptionOrder:
             and self.next_number > self._end_number
         )
 
-    def take(
-        self, response: subscribe_pb2.SubscribeStreamResponse, look: ItemSet | ItemError | None = None
-    ) -> ItemSet | int | None:
+    def take(self, received: Received) -> ItemSet | int | None:
         """Take one response.
-
-        Args:
-            look: the result of `inspect` on its items, if they were inspected elsewhere.
 
         Returns:
             Its item set; the number of the block that it ends; None for the status.
@@ -75,18 +107,20 @@ class SubscriptionOrder:
         Raises:
             SubscriptionError: it breaks a rule above; nothing was taken.
         """
-        kind = response.WhichOneof("response")
+        kind = received.WhichOneof("response") if isinstance(received, _Response) else "block_items"
         if self.status is not None:
             got = f"{kind or 'a message'} after the status {status_name(self.status)}"
             raise SubscriptionError(self._where(), got, "the end of the stream")
+        if not isinstance(received, _Response):
+            return self._items(received)
         if kind == "block_items":
-            return self._items(response.block_items.block_items, look)
+            return self._items(_inspected(received.block_items.block_items))
         if kind == "end_of_block":
-            return self._end(response.end_of_block.block_number)
+            return self._end(received.end_of_block.block_number)
         if kind != "status":
             expected = "block_items, end_of_block or status"
             raise SubscriptionError(self._where(), "a message of no known kind", expected)
-        self.status = response.status
+        self.status = received.status
         return None
 
     def refuse_too_many(self, item_count: int) -> None:
@@ -99,12 +133,9 @@ class SubscriptionOrder:
         if item_count > self._block_items_max:
             raise SubscriptionError(self._where(), f"{item_count} items", f"at most {self._block_items_max}")
 
-    def _items(self, items: Sequence[bytes], look: ItemSet | ItemError | None) -> ItemSet:
-        try:
-            if isinstance(look, ItemError):
-                raise look
-            item_set = look or inspect(list(items))
-        except ItemError as error:
+    def _items(self, item_set: ItemSet | ItemError) -> ItemSet:
+        if isinstance(item_set, ItemError):
+            error = item_set
             what = f"{self._where()}: {error.where + ': ' if error.where else ''}{error.what}"
             raise SubscriptionError(what, error.got, error.expected) from error
         number = item_set.block_number
@@ -116,7 +147,7 @@ class SubscriptionOrder:
             raise SubscriptionError(self._where(), "items without a header before them", "a block header")
         else:
             self._check_number(number)
-        size_bytes = self._size_bytes + sum(map(len, item_set.items))
+        size_bytes = self._size_bytes + item_set.size_bytes
         item_count = self._item_count + len(item_set.items)
         for got_count, most, unit in (
             (size_bytes, self._block_bytes_max, "bytes of items"),
@@ -174,19 +205,26 @@ class BlockAssembler(SubscriptionOrder):
         )
         self._assembled: list[bytes] = []
 
-    def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
+    def feed(self, received: Received) -> Block | None:
         """Take one response; return the block that it ends, if any.
 
         Raises:
             SubscriptionError: it breaks a rule above; nothing was taken.
         """
-        taken = self.take(response)
+        taken = self.take(received)
         if isinstance(taken, ItemSet):
             self._assembled += taken.items
         elif taken is not None:
             items, self._assembled = self._assembled, []
             return Block(taken, tuple(items))
         return None
+
+
+def _inspected(items: Sequence[bytes]) -> ItemSet | ItemError:
+    try:
+        return inspect(list(items))
+    except ItemError as error:
+        return error
 
 
 def status_name(code: int) -> str:

@@ -17,13 +17,12 @@ from typing import Any, Final, Literal
 
 from grpc import aio
 
-from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2
 from sluice.gateway.blocks.block import Block
-from sluice.gateway.blocks.block_numbers import to_wire
 from sluice.gateway.cluster.catch_up import AttemptOutcome, CatchUp, CatchUpRules, Try
 from sluice.gateway.errors import SubscriptionError, TlsError
 from sluice.gateway.services.node_service import begins_with, held_of
-from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name, subscribe_to
 from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, refused_headers
 from sluice.gateway.transport.failures import why_failed, why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
@@ -179,11 +178,7 @@ class BlockFollower:
         """Yield the blocks of one call; `assembler` has its final status."""
         if assembler.complete:  # the start is above the last block wanted
             return
-        call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
-            subscribe_pb2.SubscribeStreamRequest(
-                start_block_number=to_wire(assembler.next_number), end_block_number=to_wire(self._end)
-            )
-        )
+        call = subscribe_to(channel, assembler.next_number, self._end)
         await call.wait_for_connection()
         self._is_subscribed = True
         async for response in call:

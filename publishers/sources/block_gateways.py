@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import grpc
 
-from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.errors import SubscriptionError
 from sluice.gateway.services.node_service import held_of
-from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name, subscribe_to
 from sluice.gateway.transport.channels import ClientTls, call_once, open_blocking_channel, refused_headers
 from sluice.gateway.transport.failures import why_failed, why_failed_at
 from sluice.gateway.transport.message_size import why_too_long
@@ -137,9 +137,8 @@ class BlockGateways:
 
     def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
         assembler = BlockAssembler(first, last)
-        request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
         with open_blocking_channel(address, self._tls, self._channel_options) as channel:
-            call = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(request)
+            call = subscribe_to(channel, first, last)
             with _Watch(call, self._answer_seconds) as watch:
                 try:
                     for response in call:

@@ -22,7 +22,7 @@ from sluice.gateway.blocks.proofs.ledger_data import publications_in, published_
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BlockDecoder, encode
 from sluice.gateway.errors import SubscriptionError
-from sluice.gateway.services.subscription_client import BlockAssembler
+from sluice.gateway.services.subscription_client import BlockAssembler, read_response
 from tests.datastream.fuzz_commands import STREAM_TYPE, check_request
 from tests.gateway.block_makers import block_items
 from tests.gateway.blocks.proofs import real
@@ -90,7 +90,7 @@ def _run_subscription(data: bytes) -> None:
         position = start + int.from_bytes(data[position:start], "big")
         before = (assembler.next_number, assembler.in_block, assembler.status)
         try:
-            assembler.feed(_Subscribe.FromString(data[start:position]))
+            assembler.feed(read_response(data[start:position]))
         except DecodeError:
             continue
         except SubscriptionError:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.gateway.api import publish_pb2
+from sluice.gateway.api import publish_pb2, subscribe_pb2
 from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.blocks.item_set import ItemSet, inspect, split
 from sluice.gateway.blocks.items import ItemKind, field_item, kinds_one_by_one, varint
@@ -121,24 +121,34 @@ def outcome(look: Callable[[], ItemSet | None]) -> ItemSet | str | None:
     return None if found is None else found._replace(items=list(found.items), kinds=list(found.kinds))
 
 
-def parsed(message: bytes) -> list[bytes] | None:
+_Kind = type[publish_pb2.PublishStreamRequest] | type[subscribe_pb2.SubscribeStreamResponse]
+
+
+def parsed(message: bytes, kind: _Kind) -> list[bytes] | None:
     """The items that the protobuf library finds; None: the message has no item set."""
     try:
-        request = publish_pb2.PublishStreamRequest.FromString(message)
+        request = kind.FromString(message)
     except DecodeError:
         return None
     return list(request.block_items.block_items) if request.HasField("block_items") else None
 
 
 def check(message: bytes) -> None:
-    """Split a message: if it is split, the protobuf library finds the same, item by item."""
-    found = outcome(lambda: split(message, ITEMS_MAX))
+    """Split a message, and the same one of a subscription: if it is split, the protobuf library finds the
+    same, item by item."""
+    check_as(message, 1, publish_pb2.PublishStreamRequest)
+    subscription = b"\x12" + message[1:] if message[:1] == b"\x0a" else message
+    check_as(subscription, 2, subscribe_pb2.SubscribeStreamResponse)
+
+
+def check_as(message: bytes, field: int, kind: _Kind) -> None:
+    found = outcome(lambda: split(message, ITEMS_MAX, field=field))
     if found is not None:
-        items = parsed(message)
+        items = parsed(message, kind)
         assert items is not None
         assert len(items) <= ITEMS_MAX
         assert found == outcome(lambda: inspect(items))
-        assert message_of(items) == message
+        assert message_of(items)[1:] == message[1:]
 
 
 ITEMS = st.one_of(

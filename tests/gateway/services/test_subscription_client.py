@@ -14,7 +14,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.items import ItemKind, field_item
 from sluice.gateway.errors import SubscriptionError
 from sluice.gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
-from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.services.subscription_client import BlockAssembler, Received, read_response, status_name
 from tests.gateway.block_makers import block_items, body_items, header_item
 
 Response = subscribe_pb2.SubscribeStreamResponse
@@ -37,7 +37,7 @@ def status(code: Response.Code.ValueType) -> Response:
     return Response(status=code)
 
 
-def feed_all(assembler: BlockAssembler, responses: Sequence[Response]) -> list[Block]:
+def feed_all(assembler: BlockAssembler, responses: Sequence[Received]) -> list[Block]:
     return [block for response in responses if (block := assembler.feed(response)) is not None]
 
 
@@ -49,13 +49,17 @@ def messages(number: int, set_size: int) -> list[Response]:
 
 
 @pytest.mark.parametrize("set_size", [1, 2, 3, 100])
-def test_blocks_come_out_whole_however_they_are_cut(set_size: int) -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_blocks_come_out_whole_however_they_are_cut(set_size: int, is_read: bool) -> None:
     assembler = BlockAssembler(5, 7)
     blocks = []
     for number in (5, 6, 7):
         assert not assembler.in_block
         assert not assembler.complete
-        blocks += feed_all(assembler, messages(number, set_size))
+        sent = messages(number, set_size)
+        blocks += feed_all(
+            assembler, [read_response(one.SerializeToString()) for one in sent] if is_read else sent
+        )
     assert blocks == [Block(number, tuple(block_items(number))) for number in (5, 6, 7)]
     assert assembler.complete
     assert assembler.next_number == 8
@@ -207,7 +211,7 @@ def test_whatever_a_peer_sends_is_taken_or_refused(messages_sent: list[bytes], b
         assembler.feed(items_of([HEADER]))
     for message in messages_sent:
         try:
-            response = Response.FromString(message)
+            response = read_response(message)
         except DecodeError:
             continue  # gRPC ends the call
         before = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._assembled))
@@ -218,15 +222,16 @@ def test_whatever_a_peer_sends_is_taken_or_refused(messages_sent: list[bytes], b
             assert after == before
 
 
-@given(st.data())
-def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -> None:
+@given(st.data(), st.booleans())
+def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject, is_read: bool) -> None:
     items = [bytearray(item) for item in block_items(5)]
     index = data.draw(st.integers(0, len(items) - 1))
     place = data.draw(st.integers(0, min(6, len(items[index]) - 1)))
     items[index][place] = data.draw(st.integers(0, 255))
     assembler = BlockAssembler(5)
     try:
-        assembler.feed(items_of([bytes(item) for item in items]))
+        message = items_of([bytes(item) for item in items])
+        assembler.feed(read_response(message.SerializeToString()) if is_read else message)
         block = assembler.feed(end_of(5))
     except SubscriptionError:
         return
