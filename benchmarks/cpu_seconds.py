@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpuSeconds", "cpu_seconds", "process_tree", "thread_seconds"]
+__all__ = ["CpuSeconds", "cpu_seconds", "process_seconds", "process_tree", "thread_seconds"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -53,6 +53,13 @@ def thread_seconds(process_id: int) -> float:
     """Return the seconds of a process's living threads, measured finer than the others."""
     tasks = Path(f"/proc/{process_id}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def process_seconds(process_id: int) -> tuple[float, list[float]]:
+    """Return the seconds of a process, and of each of its living children."""
+    found = _processes()
+    children = [seconds for _, parent, seconds in found.values() if parent == process_id]
+    return found[process_id][2], sorted(children, reverse=True)
 
 
 def _processes() -> dict[int, tuple[str, int, float]]:

@@ -29,6 +29,7 @@ GOALS: Final[dict[str, str]] = {
     "TSS blocks of 400 kB, 13 nodes": "0.8; pauses < 10 ms",
     "blocks a second": "pauses < 10 ms",
     "each block in one item set": "pauses < 10 ms",
+    "small TSS blocks": "",
     "TSS with Schnorr proof": "steady at most 15 ms",
     "TCP history, warm": "0.6",
     "TCP history, cold": "0.1",

@@ -10,6 +10,10 @@ process.
 of each. With thirteen nodes, of which others sign each block, nearly every statement of a signature is new:
 the most that a key costs. *So many blocks a second* leaves the machine time.
 
+*Small TSS blocks, N proof processes*: blocks of 30 items come as fast as they go, so that they wait for their
+proofs. The processor seconds of the node and of each proof process say what more processors bring: the
+blocks take at least the most of these.
+
 Three figures separate the node's part of its event loop's pauses from the machine's: the pause's own part and
 its processor time (`benchmarks.bare_loop`); the pauses of the same node in mode `hash`, which checks no
 proofs; and those of a bare loop in the same runs. For a pause above the goal, the text says how long all
@@ -27,6 +31,7 @@ from statistics import median
 import uvloop
 
 from benchmarks.chains import SET_BYTES, Chain, make_chain
+from benchmarks.cpu_seconds import process_seconds
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import bare_loop, node, publish
 from tests.gateway.blocks.proofs.tss_chain import publishing_transaction
@@ -68,7 +73,29 @@ def run(quick: bool = False) -> Rows:
     chain = _chain(TssNetwork((1,) * 13), _nine_of_thirteen, block_count)
     label = f"publish {block_count} TSS blocks of 400 kB, 13 nodes, each by others"
     rows.append((label, _against_hash(chain, round_count)))
+    count = 300 if quick else 1_500
+    chain = _chain(TssNetwork((1,) * 4), lambda number: (0, 1, 2, 3), count, items_per_block=30)
+    for processes in (1, 2, 4):
+        label = f"publish {count:,} small TSS blocks, {processes} proof process{'es' * (processes > 1)}"
+        rows.append((label, _divided(chain, processes)))
     return rows
+
+
+def _divided(chain: Chain, processes: int) -> str:
+    """Tell how the work divides over the node and its proof processes."""
+    block_0, rest = (replace(chain, messages=part) for part in (chain.messages[:1], chain.messages[1:]))
+    with node(chain, ["--verification-processes", str(processes)]) as facts:
+        uvloop.run(publish(facts.address, block_0))
+        node_before, children_before = process_seconds(facts.process_id)
+        seconds = uvloop.run(publish(facts.address, rest, first=1))
+        node_after, children = process_seconds(facts.process_id)
+    proofs = [children[0] - sum(children_before), *children[1:]]
+    node_seconds, count = node_after - node_before, len(rest.messages)
+    return (
+        f"{count / seconds:,.0f} blocks/s; processor seconds: node {node_seconds:.2f}, proofs "
+        f"{', '.join(f'{each:.2f}' for each in proofs)}; with a processor for each at most "
+        f"{count / max(node_seconds, *proofs):,.0f} blocks/s"
+    )
 
 
 def _against_hash(chain: Chain, round_count: int) -> str:
@@ -120,12 +147,13 @@ def _chain(
     signers: Callable[[int], tuple[int, ...]],
     block_count: int,
     *,
+    items_per_block: int = ITEMS_PER_BLOCK,
     set_bytes: int = SET_BYTES,
 ) -> Chain:
     numbers, every_node = itertools.count(), range(len(network.weights))
     return make_chain(
         block_count + 1,
-        ITEMS_PER_BLOCK,
+        items_per_block,
         ITEM_BYTES,
         sign=lambda root_hash: network.sign(root_hash, signers(next(numbers)), every_node),
         published=[publishing_transaction(network.publication)],

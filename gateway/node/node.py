@@ -98,6 +98,7 @@ from sluice.gateway.transport.grpc_server import GrpcServer, not_free
 from sluice.gateway.transport.known_nodes import KnownNodes, other_nodes
 from sluice.gateway.transport.tls import watch_certificates
 from sluice.gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.workers.proof_process import ProofProcesses
 
 __all__ = ["Node", "sample_lateness"]
 
@@ -487,7 +488,8 @@ class Node:
         if last_block is not None:
             self.store.learn(last_block.layout)
             self._lack = last_block.lack
-        self._checks = ProofChecks(verifier, partial(keep_ledger, self.store.data_dir))
+        processes = ProofProcesses(self.settings.verification_processes)
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.store.data_dir), processes)
         self._cleanup.callback(self._checks.close)
         self._checks.warm_up()
 
@@ -628,7 +630,7 @@ class Node:
         self._watch(self.sampler.run())
 
     def _processes(self) -> list[tuple[str, int | None]]:
-        return [("proofs", self._checks.process_id)]
+        return [("proofs", process_id) for process_id in self._checks.process_ids]
 
     async def _start_http(self) -> Address:
         cluster = ClusterPage(self.reporter.report, self.store, self._peers, peer_tls(self.settings))

@@ -257,6 +257,14 @@ class Settings:
         "Nodes of the address book that must sign a record file; 0 means more than a third.",
         unit="nodes",
     )
+    verification_processes: int = row(
+        "verification.processes",
+        WholeNumber(0, 64),
+        0,
+        "The most processes that check proofs; there are several only while blocks wait, as when a node "
+        "catches up. 0 means one for each processor, up to four. Each takes 40 MB.",
+        unit="processes",
+    )
 
     # --- stream ---------------------------------------------------------------------------------------------
     stream_type: int = row(

@@ -27,7 +27,7 @@ from sluice.gateway.blocks.proofs.ledger_data import LedgerData, publishing_item
 from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
-from sluice.gateway.workers.proof_process import ProofProcess
+from sluice.gateway.workers.proof_process import ProofProcesses
 
 __all__ = ["ProofChecks"]
 
@@ -37,14 +37,14 @@ class ProofChecks:
 
     Args:
         keep: stores the ledger data of a committed block 0; called in a thread.
-        process: closed with this; None: a new one.
+        processes: closed with this; None: new ones.
     """
 
     def __init__(
         self,
         verifier: BlockVerifier,
         keep: Callable[[LedgerData], None] | None = None,
-        process: ProofProcess | None = None,
+        processes: ProofProcesses | None = None,
     ) -> None:
         self.hasher: Callable[[], BlockHasher] = verifier.hasher
         self._verifier = verifier
@@ -52,7 +52,7 @@ class ProofChecks:
         self._known = asyncio.Event()
         if not verifier.awaits_block_0:
             self._known.set()
-        self._process = process or ProofProcess()
+        self._processes = processes or ProofProcesses()
         self._thread = ThreadPoolExecutor(1, "ledger data")
 
     @property
@@ -61,15 +61,15 @@ class ProofChecks:
         return self._verifier.proofs.ledger
 
     @property
-    def process_id(self) -> int | None:
-        """The worker's process id."""
-        return self._process.pid
+    def process_ids(self) -> list[int]:
+        """The ids of the worker processes."""
+        return self._processes.pids
 
     def warm_up(self) -> None:
         """Start the process if blocks will need it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
-            self._process.start()
+            self._processes.start()
 
     def check_now(self, summary: BlockSummary) -> BlockSummary | None:
         """Check the proofs here, in the event loop, if that is quick; else return None, and `check` has to.
@@ -113,7 +113,7 @@ class ProofChecks:
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """Check the proofs of a block in the worker process; of its items only block 0's are read.
+        """Check the proofs of a block in a worker process; of its items only block 0's are read.
 
         Args:
             block_0_comes: returns whether the chain has yet to begin, with block 0.
@@ -128,7 +128,7 @@ class ProofChecks:
         if summary.number == 0:  # in a thread: there may be millions
             loop = asyncio.get_running_loop()
             publishing = await loop.run_in_executor(self._thread, publishing_items, items)
-        return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
+        return await self._processes.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
         """Believe what block 0 published, unless ledger data are known; release waiting blocks."""
@@ -141,6 +141,6 @@ class ProofChecks:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, published)
 
     def close(self) -> None:
-        """End the process; a waiting check fails."""
-        self._process.close()
+        """End the processes; a waiting check fails."""
+        self._processes.close()
         self._thread.shutdown()

@@ -1,4 +1,4 @@
-"""A worker process that checks proofs, so that their mathematics does not stop the event loop.
+"""Worker processes that check proofs, so that their mathematics does not stop the event loop.
 
 A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with these frames, of pickle:
 
@@ -14,6 +14,9 @@ Acknowledgements wait for the process, so it has the node's priority, but yields
     does so again over the same block    that block is refused as not checked, without blame
     does not start, or not get ready     is checked here, in a thread: no block is to blame
     did not, within the last seconds     is checked here, and no other process is started
+
+A node that follows its network has one process. While it catches up, blocks wait, and each further processor
+gets a process of its own (`ProofProcesses`).
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
+from pathlib import Path
 from typing import Final
 
 from sluice.gateway.blocks.errors import BlockRefused
@@ -39,7 +43,7 @@ from sluice.gateway.errors import WorkerProcessLost
 from sluice.gateway.logs import fields
 from sluice.gateway.workers.subprocess_worker import WorkerProcess, serve
 
-__all__ = ["ProofProcess", "main"]
+__all__ = ["ProofProcess", "ProofProcesses", "main", "usable_processors"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,16 @@ PROOFS_GATHER_SECONDS: Final = 0.05
 """The time that the process waits for an announced block, if several waited last time. A node that catches up
 gets a block each 10 to 20 ms, and proofs cost a third less together."""
 
+WAITING_CHECKS_MAX: Final = 2 * PROOFS_TOGETHER_MAX
+"""Open checks of each process from which on another one is started: one batch is checked, one waits."""
+
+PROCESSES_AUTO_MAX: Final = 4
+"""Without a setting; each takes 40 MB."""
+
+PROCESS_IDLE_SECONDS: Final = 30.0
+"""A further process that was not needed for so long ends."""
+
+_CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
 _Answer = Refusal | tuple[bool, LedgerData | None, bool]
@@ -87,6 +101,15 @@ class ProofProcess:
         self._thread = ThreadPoolExecutor(1, "proofs")
         self._proofs: ProofVerifier | None = None  # what was sent last
         self._sent_to = 0  # the number of the process that got it
+        self.open_count = 0
+        """The checks that have not ended."""
+        self.used_at = 0.0
+        """The loop's time when it was last started or asked."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the process answers."""
+        return self._is_ready
 
     @property
     def pid(self) -> int | None:
@@ -95,7 +118,8 @@ class ProofProcess:
 
     def start(self) -> None:
         """Start the process, unless there is one or a backoff."""
-        if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
+        self.used_at = asyncio.get_running_loop().time()
+        if self.pid is None and self.used_at >= self._start_at:
             self._worker.start()
 
     async def check(
@@ -108,6 +132,15 @@ class ProofProcess:
         Raises:
             BlockRefused: the proofs do not hold, or the process died twice of them.
         """
+        self.open_count += 1
+        try:
+            return await self._check(proofs, summary, items, more_come=more_come)
+        finally:
+            self.open_count -= 1
+
+    async def _check(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool
+    ) -> Verdict:
         lost_count, by_itself = 0, False
         while lost_count < _ATTEMPTS and not self._worker.is_over:
             self.start()
@@ -171,6 +204,78 @@ class ProofProcess:
         if not was_ready:
             self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_BACKOFF_SECONDS
         log.warning("proof process lost", extra=fields(got=got, was_ready=was_ready))
+
+
+class ProofProcesses:
+    """The proof processes of one node: one, and more while blocks wait.
+
+    Args:
+        count_max: the most processes; 0: one for each processor, up to PROCESSES_AUTO_MAX.
+        make: makes one.
+    """
+
+    def __init__(
+        self,
+        count_max: int = 0,
+        make: Callable[[], ProofProcess] = ProofProcess,
+        *,
+        idle_seconds: float = PROCESS_IDLE_SECONDS,
+    ) -> None:
+        self._count_max = count_max or min(usable_processors(), PROCESSES_AUTO_MAX)
+        self._make = make
+        self._idle_seconds = idle_seconds
+        self._processes = [make()]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def start(self) -> None:
+        """Start the first process."""
+        self._processes[0].start()
+
+    async def check(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
+    ) -> Verdict:
+        """Run `ProofProcess.check` in one of the processes. Raises BlockRefused as that does."""
+        return await self._chosen().check(proofs, summary, items, more_come=more_come)
+
+    def close(self) -> None:
+        """End the processes; a waiting check fails."""
+        for process in self._processes:
+            process.close()
+
+    def _chosen(self) -> ProofProcess:
+        """Return the first process that can fill up its batch, or else the one with the fewest checks."""
+        self._end_idle()
+        first, *further = self._processes
+        # One that is starting would keep back the blocks behind its own.
+        able = [first, *(process for process in further if process.is_ready)]
+        for process in able:
+            if process.open_count < PROOFS_TOGETHER_MAX:
+                return process
+        least = min(able, key=lambda process: process.open_count)
+        if least.open_count >= WAITING_CHECKS_MAX and len(able) == len(self._processes) < self._count_max:
+            self._processes.append(self._make())
+            self._processes[-1].start()
+        return least
+
+    def _end_idle(self) -> None:
+        """End the last one, if it is not the first and nobody needed it for long."""
+        last = self._processes[-1]
+        idle_seconds = asyncio.get_running_loop().time() - last.used_at
+        if len(self._processes) > 1 and not last.open_count and idle_seconds >= self._idle_seconds:
+            self._processes.pop().close()
+
+
+def usable_processors(cpu_limit: Path = _CPU_LIMIT) -> int:
+    """Return how many processors this process may use: its affinity, and the limit of its container."""
+    count = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # there is none: "max", or an older kernel
+        quota, period = map(int, cpu_limit.read_text("ascii").split())
+        count = min(count, -(-quota // period))
+    return max(1, count)
 
 
 def main() -> None:

@@ -204,8 +204,7 @@ async def test_killing_the_proof_process_costs_nobody_a_block(tmp_path: Path) ->
         await publisher.block(CHAIN.block(0))
         await publisher.expect("ack 0")
         for number in (1, 2, 3):
-            process_id = wire.node.conductor._checks.process_id
-            assert process_id is not None
+            [process_id] = wire.node.conductor._checks.process_ids
             os.kill(process_id, signal.SIGKILL)
             await publisher.block(CHAIN.block(number))
             await publisher.expect(f"ack {number}")
@@ -221,7 +220,7 @@ async def test_a_node_that_can_start_no_process_checks_by_itself_and_blames_nobo
         await alice.expect("ack 0", "ack 1", "ack 2")
         await alice.block(CHAIN.block(3, signed_by=OTHER))
         await alice.expect("end BAD_BLOCK_PROOF last 2 about 3")
-        assert wire.node.conductor._checks.process_id is None
+        assert not wire.node.conductor._checks.process_ids
     assert len(refusals(caplog)) == 1
 
 

@@ -116,7 +116,7 @@ def test_a_node_watches_its_loop_and_what_blocks_wait_for(tmp_path: Path) -> Non
     async def run() -> None:
         limits = NodeLimits(processor_look_seconds=0.01)
         async with running_node(tmp_path, limits) as node, wire_to(node) as wire:
-            node._checks._process.start()  # Ed25519 proofs do not need it
+            node._checks._processes.start()  # Ed25519 proofs do not need it
             publisher = await wire.publisher("one")
             maker = BlockMaker(7, KEY, MakerOptions(transactions_per_block=INLINE_HASH_ITEMS_MAX))
             await publisher.block(*maker.blocks(2))

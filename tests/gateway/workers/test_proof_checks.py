@@ -16,7 +16,7 @@ from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.workers.proof_checks import ProofChecks
-from sluice.gateway.workers.proof_process import PROOF_CHECK_SECONDS_MAX, ProofProcess
+from sluice.gateway.workers.proof_process import PROOF_CHECK_SECONDS_MAX, ProofProcess, ProofProcesses
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs import record_files
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -47,8 +47,8 @@ def with_checks(
     """Run a scene with the checks of a node that has these keys."""
 
     async def main() -> None:
-        process = ProofProcess(check_seconds_max=check_seconds_max)
-        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep, process)
+        processes = ProofProcesses(1, lambda: ProofProcess(check_seconds_max=check_seconds_max))
+        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep, processes)
         try:
             await asyncio.wait_for(play(checks), 60)
         finally:
@@ -64,7 +64,7 @@ def test_what_is_quick_is_checked_at_once() -> None:
         assert checks.check_now(SUMMARIES[1]) is None
         assert checks.check_now(summary_of(block_items(0))) is not None
         checks.warm_up()
-        assert checks.process_id is None  # Ed25519 keys need none
+        assert not checks.process_ids  # Ed25519 keys need none
 
     with_checks(play, OWN_KEY)
 
@@ -145,7 +145,7 @@ def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
 
     async def play(checks: ProofChecks) -> None:
-        worker = checks._process._worker
+        worker = checks._processes._processes[0]._worker
         monkeypatch.setattr(worker, "_module", "hanging")
         ready = worker._on_ready
 
@@ -165,7 +165,7 @@ def test_a_process_that_takes_too_long_to_start_is_not_waited_for() -> None:
     async def play(checks: ProofChecks) -> None:
         verdict = await checks.check(SUMMARIES[1], (), block_0_comes=no)
         assert verdict.summary.root_hash == SUMMARIES[1].root_hash
-        assert checks.process_id is None
+        assert not checks.process_ids
 
     with_checks(play, ledger=NETWORK.ledger, check_seconds_max=0.0)
 

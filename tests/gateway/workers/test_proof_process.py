@@ -25,8 +25,11 @@ from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.workers.proof_process import (
     PROOF_PROCESS_BACKOFF_SECONDS,
     PROOFS_TOGETHER_MAX,
+    WAITING_CHECKS_MAX,
     ProofProcess,
+    ProofProcesses,
     _Answers,
+    usable_processors,
 )
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -398,3 +401,114 @@ def test_so_many_blocks_are_checked_together_and_no_more(
 
     with_process(play, "noting")
     assert noted.read_text().split() == ["1", str(PROOFS_TOGETHER_MAX), "1"]
+
+
+# --- several ------------------------------------------------------------------------------------------------
+
+
+def with_processes(
+    play: Callable[[ProofProcesses], Awaitable[None]], count_max: int, idle_seconds: float = 3600.0
+) -> None:
+    """Run a scene with so many processes at most, and close them."""
+
+    async def main() -> None:
+        processes = ProofProcesses(count_max, idle_seconds=idle_seconds)
+        try:
+            await asyncio.wait_for(play(processes), 60)
+        finally:
+            processes.close()
+        assert not processes.pids
+
+    uvloop.run(main())
+
+
+async def asked_of_many(processes: ProofProcesses, count: int) -> list[int]:
+    """Have so many blocks checked at once, one of them forged; return the open checks of each process."""
+    summaries = [*SUMMARIES[1:], *[SUMMARY] * (count - len(SUMMARIES)), FORGED]
+    asked = [asyncio.ensure_future(outcome_of(processes, summary)) for summary in summaries]
+    await asyncio.sleep(0)
+    counts = [process.open_count for process in processes._processes]
+    assert [await one for one in asked] == [here(KNOWING, summary) for summary in summaries]
+    assert not any(process.open_count for process in processes._processes)
+    return counts
+
+
+async def outcome_of(processes: ProofProcesses, summary: BlockSummary) -> Verdict | Refusal:
+    try:
+        return await processes.check(KNOWING, summary, ())
+    except BlockRefused as refused:
+        return refused.refusal
+
+
+async def until_ready(processes: ProofProcesses, count: int) -> None:
+    while sum(process.is_ready for process in processes._processes) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def test_while_blocks_wait_there_are_more_processes_and_each_fills_its_batch() -> None:
+    async def play(processes: ProofProcesses) -> None:
+        assert await asked_of_many(processes, WAITING_CHECKS_MAX) == [WAITING_CHECKS_MAX]
+        assert len(processes.pids) == 1
+        assert (await asked_of_many(processes, WAITING_CHECKS_MAX + 1))[0] == WAITING_CHECKS_MAX + 1
+        await until_ready(processes, 2)
+        full = PROOFS_TOGETHER_MAX
+        assert await asked_of_many(processes, full) == [full, 0]
+        assert await asked_of_many(processes, full + 1) == [full, 1]
+        assert await asked_of_many(processes, 2 * WAITING_CHECKS_MAX) == [WAITING_CHECKS_MAX] * 2
+        assert await asked_of_many(processes, 2 * WAITING_CHECKS_MAX + 2) == [WAITING_CHECKS_MAX + 1] * 2
+        assert len(processes.pids) == 2  # the most
+
+    with_processes(play, count_max=2)
+
+
+def test_a_process_that_nobody_needs_ends_and_the_first_one_stays() -> None:
+    async def play(processes: ProofProcesses) -> None:
+        await asked_of_many(processes, WAITING_CHECKS_MAX + 1)
+        await until_ready(processes, 2)
+        await asyncio.sleep(0.05)
+        first = processes.pids[0]
+        for _ in range(2):
+            await outcome_of(processes, SUMMARY)
+        assert processes.pids == [first]
+
+    with_processes(play, count_max=2, idle_seconds=0.05)
+
+
+def test_one_of_several_that_dies_takes_no_block_with_it() -> None:
+    async def play(processes: ProofProcesses) -> None:
+        await asked_of_many(processes, WAITING_CHECKS_MAX + 1)
+        await until_ready(processes, 2)
+        for pid in processes.pids:
+            os.kill(pid, signal.SIGSTOP)
+        checks = asyncio.ensure_future(asked_of_many(processes, 2 * WAITING_CHECKS_MAX))
+        await asyncio.sleep(0.01)
+        first, second = processes.pids
+        os.kill(second, signal.SIGKILL)
+        os.kill(first, signal.SIGCONT)
+        assert await checks == [WAITING_CHECKS_MAX] * 2
+
+    with_processes(play, count_max=2)
+
+
+def test_one_that_does_not_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(processes: ProofProcesses) -> None:
+        await outcome_of(processes, SUMMARY)
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        await asked_of_many(processes, WAITING_CHECKS_MAX + 1)
+        assert [process.pid is None for process in processes._processes] == [False, True]
+        assert await asked_of_many(processes, WAITING_CHECKS_MAX + 1) == [WAITING_CHECKS_MAX + 1, 0]
+
+    with_processes(play, count_max=3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [("max 100000\n", None), ("100000 100000\n", 1), ("1000 100000\n", 1), ("", None)]
+)
+def test_the_processors_of_a_container_count(tmp_path: Path, limit: str, count: int | None) -> None:
+    path = tmp_path / "cpu.max"
+    allowed = len(os.sched_getaffinity(0))
+    assert usable_processors(path) == allowed
+    path.write_text(limit)
+    assert usable_processors(path) == (allowed if count is None else count)
+    path.write_text("100000000 100000\n")
+    assert usable_processors(path) == allowed
