@@ -1,5 +1,5 @@
 /* What is done with each of many items in one call: taken from a message, their kinds, the hashes of their leaves and
- * of inner nodes.
+ * a tree over these.
  *
  * Called one by one from Python, a short item costs more in the calls than in the work. A processor with AVX-512
  * hashes eight messages at once, one with AVX2 four. `sluice.gateway.blocks.items` and `merkle` do the same in Python
@@ -510,55 +510,148 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(parents_doc,
-"parents(hashes, lanes=0, /) -> bytes\n\n"
-"Return the hashes of the inner nodes over pairs of hashes, of 48 bytes each.");
-
-static PyObject *parents(PyObject *module, PyObject *args)
+/* The hash of 48 bytes at a height of a tree's peaks; NULL: there is none, or an exception is set. */
+static const uint8_t *peak_at(PyObject *peaks, Py_ssize_t height)
 {
-    const char *hashes;
+    PyObject *peak = PyList_GET_ITEM(peaks, height);
+
+    if (peak == Py_None)
+        return NULL;
+    if (!PyBytes_Check(peak) || PyBytes_GET_SIZE(peak) != HASH) {
+        PyErr_Format(PyExc_ValueError, "peak %zd: got %s, expected %d bytes or None", height, Py_TYPE(peak)->tp_name,
+                     HASH);
+        return NULL;
+    }
+    return (const uint8_t *)PyBytes_AS_STRING(peak);
+}
+
+/* Replaces a peak, or appends it: `hash` is NULL for none. */
+static int set_peak(PyObject *peaks, Py_ssize_t height, const uint8_t *hash)
+{
+    PyObject *peak;
+    int failed;
+
+    if (hash == NULL)
+        peak = Py_NewRef(Py_None);
+    else if ((peak = PyBytes_FromStringAndSize((const char *)hash, HASH)) == NULL)
+        return -1;
+    if (height < PyList_GET_SIZE(peaks))
+        return PyList_SetItem(peaks, height, peak); /* takes the reference */
+    failed = PyList_Append(peaks, peak);
+    Py_DECREF(peak);
+    return failed;
+}
+
+PyDoc_STRVAR(grow_doc,
+"grow(peaks, leaves, lanes=0, /) -> None\n\n"
+"Append leaves, 48 bytes after 48 bytes, to a tree of which `peaks` has, by height, the root of a perfect subtree\n"
+"or None. Nobody else may use the peaks meanwhile.");
+
+static PyObject *grow(PyObject *module, PyObject *args)
+{
+    PyObject *peaks, *result = NULL;
+    const char *leaves;
     Py_ssize_t size, count;
     int lanes = 0;
-    PyObject *result;
     Message *messages;
-    uint8_t *place;
+    uint8_t *nodes, *above;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y#|i:parents", &hashes, &size, &lanes))
+    if (!PyArg_ParseTuple(args, "O!y#|i:grow", &PyList_Type, &peaks, &leaves, &size, &lanes))
         return NULL;
-    if (size % (2 * HASH))
-        return PyErr_Format(PyExc_ValueError, "hashes: got %zd bytes, expected pairs of %d", size, HASH);
+    if (size % HASH)
+        return PyErr_Format(PyExc_ValueError, "leaves: got %zd bytes, expected hashes of %d", size, HASH);
     if ((lanes = checked_lanes(lanes)) == 0)
         return NULL;
-    count = size / (2 * HASH);
-    result = PyBytes_FromStringAndSize(NULL, count * HASH);
-    messages = PyMem_Malloc((count + 1) * sizeof(Message));
-    if (result == NULL || messages == NULL) {
-        Py_XDECREF(result);
-        PyMem_Free(messages);
-        return PyErr_NoMemory();
+    count = size / HASH;
+    /* The nodes of one level and those above, each with room for a peak in front. */
+    nodes = PyMem_Malloc((count + 1) * HASH);
+    above = PyMem_Malloc((count / 2 + 2) * HASH);
+    messages = PyMem_Malloc((count / 2 + 1) * sizeof(Message));
+    if (nodes == NULL || above == NULL || messages == NULL) {
+        PyErr_NoMemory();
+        goto done;
     }
-    place = (uint8_t *)PyBytes_AS_STRING(result);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        messages[i].data = (const uint8_t *)hashes + 2 * HASH * i;
-        messages[i].size = 2 * HASH;
-        messages[i].hash = place + HASH * i;
+    memcpy(nodes + HASH, leaves, size);
+    for (Py_ssize_t height = 0; count > 0; height++) {
+        const uint8_t *peak = height < PyList_GET_SIZE(peaks) ? peak_at(peaks, height) : NULL;
+        uint8_t *first = nodes + HASH, *swapped;
+        Py_ssize_t pairs;
+
+        if (PyErr_Occurred())
+            goto done;
+        if (peak != NULL) {
+            memcpy(nodes, peak, HASH);
+            first = nodes;
+            count++;
+        }
+        pairs = count / 2;
+        if (set_peak(peaks, height, count % 2 ? first + 2 * HASH * pairs : NULL) < 0)
+            goto done;
+        for (Py_ssize_t i = 0; i < pairs; i++) {
+            messages[i].data = first + 2 * HASH * i;
+            messages[i].size = 2 * HASH;
+            messages[i].hash = above + HASH * (i + 1);
+        }
+        if (2 * HASH * pairs < UNLOCKED_BYTES) {
+            hash_all(messages, (size_t)pairs, 0x02, pairs == 1 ? 1 : lanes);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            hash_all(messages, (size_t)pairs, 0x02, lanes);
+            Py_END_ALLOW_THREADS
+        }
+        count = pairs;
+        swapped = nodes, nodes = above, above = swapped;
     }
-    if (size < UNLOCKED_BYTES) {
-        hash_all(messages, (size_t)count, 0x02, lanes);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        hash_all(messages, (size_t)count, 0x02, lanes);
-        Py_END_ALLOW_THREADS
-    }
+    result = Py_NewRef(Py_None);
+done:
+    PyMem_Free(nodes);
+    PyMem_Free(above);
     PyMem_Free(messages);
     return result;
 }
 
+PyDoc_STRVAR(root_doc,
+"root(peaks, /) -> bytes | None\n\n"
+"Return the root over the leaves of the peaks; None: there are none.");
+
+static PyObject *root(PyObject *module, PyObject *peaks)
+{
+    uint8_t pair[2 * HASH], *found = pair + HASH;
+    int is_empty = 1;
+
+    (void)module;
+    if (!PyList_Check(peaks))
+        return PyErr_Format(PyExc_TypeError, "peaks: got %s, expected a list", Py_TYPE(peaks)->tp_name);
+    for (Py_ssize_t height = 0; height < PyList_GET_SIZE(peaks); height++) {
+        const uint8_t *peak = peak_at(peaks, height);
+
+        if (PyErr_Occurred())
+            return NULL;
+        if (peak == NULL)
+            continue;
+        if (is_empty) {
+            memcpy(found, peak, HASH);
+            is_empty = 0;
+        } else {
+            uint8_t hash[HASH];
+            Message message = {.data = pair, .size = sizeof(pair), .hash = hash};
+
+            memcpy(pair, peak, HASH);
+            hash_all(&message, 1, 0x02, 1);
+            memcpy(found, hash, HASH);
+        }
+    }
+    if (is_empty)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)found, HASH);
+}
+
 static PyMethodDef methods[] = {
+    {"grow", grow, METH_VARARGS, grow_doc},
     {"kinds", kinds, METH_O, kinds_doc},
     {"leaves", leaves, METH_VARARGS, leaves_doc},
-    {"parents", parents, METH_VARARGS, parents_doc},
+    {"root", root, METH_O, root_doc},
     {"split", split, METH_VARARGS, split_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -26,12 +26,12 @@ __all__ = [
     "StreamingTree",
     "audit_path",
     "climb",
+    "grow_one_by_one",
     "inner_hash",
     "leaf_hash",
     "leaf_hashes",
     "leaf_hashes_one_by_one",
-    "parents",
-    "parents_one_by_one",
+    "root_one_by_one",
     "sides_of",
     "tree_root",
     "unary_hash",
@@ -110,24 +110,40 @@ def leaf_hashes_one_by_one(
     return [b"".join(of_subtree) for of_subtree in hashes[:subtree_count]]
 
 
-def parents(hashes: bytes) -> bytes:
-    """Return the hashes of the inner nodes over pairs of hashes, joined as they are."""
-    if _IN_LANES:
-        return _many_items.parents(hashes)
-    return parents_one_by_one(hashes)
+def grow_one_by_one(peaks: list[bytes | None], leaves: bytes) -> None:
+    """As `StreamingTree.extend`, where there is no compiled module."""
+    nodes, height = leaves, 0
+    while nodes:
+        if height == len(peaks):
+            peaks.append(None)
+        peak = peaks[height]
+        if peak is not None:
+            nodes = peak + nodes
+        is_odd = len(nodes) // HASH_SIZE % 2
+        peaks[height] = nodes[-HASH_SIZE:] if is_odd else None
+        pairs = range(0, len(nodes) - HASH_SIZE, 2 * HASH_SIZE)
+        nodes = b"".join([_short_sha384(_INNER + nodes[at : at + 2 * HASH_SIZE]).digest() for at in pairs])
+        height += 1
 
 
-def parents_one_by_one(hashes: bytes) -> bytes:
-    """As `parents`, where there is no compiled module."""
-    pairs = range(0, len(hashes), 2 * HASH_SIZE)
-    return b"".join([_short_sha384(_INNER + hashes[at : at + 2 * HASH_SIZE]).digest() for at in pairs])
+def root_one_by_one(peaks: list[bytes | None]) -> bytes | None:
+    """As `StreamingTree.root`, where there is no compiled module; None: there are no leaves."""
+    root: bytes | None = None
+    for peak in peaks:
+        if peak is not None:
+            root = peak if root is None else inner_hash(peak, root)
+    return root
+
+
+_grow: Callable[[list[bytes | None], bytes], None] = _many_items.grow if _IN_LANES else grow_one_by_one
+_root: Callable[[list[bytes | None]], bytes | None] = _many_items.root if _IN_LANES else root_one_by_one
 
 
 def tree_root(hashes: Sequence[bytes]) -> bytes:
     """Return the root of a streaming tree over hashes."""
-    tree = StreamingTree()
-    tree.extend(b"".join(hashes))
-    return tree.root()
+    peaks: list[bytes | None] = []
+    _grow(peaks, b"".join(hashes))
+    return _root(peaks) or EMPTY_HASH
 
 
 class Sibling(NamedTuple):
@@ -215,25 +231,11 @@ class StreamingTree:
         """Append leaves, joined as they are, merged level by level."""
         assert len(leaves) % HASH_SIZE == 0
         self.leaf_count += len(leaves) // HASH_SIZE
-        peaks, nodes, height = self._peaks, leaves, 0
-        while nodes:
-            if height == len(peaks):
-                peaks.append(None)
-            peak = peaks[height]
-            if peak is not None:
-                nodes = peak + nodes
-            is_odd = len(nodes) // HASH_SIZE % 2
-            peaks[height] = nodes[-HASH_SIZE:] if is_odd else None
-            nodes = parents(nodes[:-HASH_SIZE] if is_odd else nodes)
-            height += 1
+        _grow(self._peaks, leaves)
 
     def root(self) -> bytes:
         """Return the root over the leaves so far."""
-        root: bytes | None = None
-        for peak in self._peaks:
-            if peak is not None:
-                root = peak if root is None else inner_hash(peak, root)
-        return EMPTY_HASH if root is None else root
+        return _root(self._peaks) or EMPTY_HASH
 
     def copy(self) -> Self:
         """Return an independent copy."""

@@ -153,7 +153,7 @@ class BlockHasher:
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
         self._root_layout: RootLayout = root_layout
-        self._trees = [StreamingTree() for _ in range(SUBTREE_COUNT)]
+        self._trees: dict[int, StreamingTree] = {}  # those that have leaves
         self._header: Header | None = None
         self._footer: Footer | None = None
         self._record_file: bytes | None = None
@@ -222,7 +222,8 @@ class BlockHasher:
 
     def subtree_roots(self) -> list[bytes]:
         """Return the root of each subtree so far."""
-        return [tree.root() for tree in self._trees]
+        trees = self._trees
+        return [trees[at].root() if at in trees else EMPTY_HASH for at in range(SUBTREE_COUNT)]
 
     def finish(self) -> BlockSummary:
         """Return the block's summary. Raises BlockRefused if header, footer or proof is missing."""
@@ -366,12 +367,12 @@ def _other_than_body(kinds: Sequence[int]) -> Collection[int]:
 
 
 def hash_into(
-    trees: Sequence[StreamingTree],
+    trees: dict[int, StreamingTree],
     items: Sequence[bytes],
     kinds: Sequence[int],
     subtree_of_kind: dict[int, int],
 ) -> None:
-    """Append each item's leaf to its tree.
+    """Append each item's leaf to the tree of its subtree, which may be a new one.
 
     Args:
         kinds: the field number of each item.
@@ -381,8 +382,15 @@ def hash_into(
         for kind, item in zip(kinds, items, strict=True):
             subtree = subtree_of_kind[kind]
             if subtree != NOT_HASHED:
-                trees[subtree].push(leaf_hash(item))
+                _tree_of(trees, subtree).push(leaf_hash(item))
         return
     for subtree, hashes in enumerate(leaf_hashes(items, kinds, subtree_of_kind, SUBTREE_COUNT)):
         if hashes:
-            trees[subtree].extend(hashes)
+            _tree_of(trees, subtree).extend(hashes)
+
+
+def _tree_of(trees: dict[int, StreamingTree], subtree: int) -> StreamingTree:
+    tree = trees.get(subtree)
+    if tree is None:
+        tree = trees[subtree] = StreamingTree()
+    return tree

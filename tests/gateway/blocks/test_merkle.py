@@ -15,12 +15,12 @@ from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     GROUP_LEAVES,
     StreamingTree,
+    grow_one_by_one,
     inner_hash,
     leaf_hash,
     leaf_hashes,
     leaf_hashes_one_by_one,
-    parents,
-    parents_one_by_one,
+    root_one_by_one,
     tree_root,
     unary_hash,
 )
@@ -111,14 +111,18 @@ def test_lanes_hash_items_of_every_size_as_one_by_one(lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_lanes_hash_pairs_as_one_by_one(lanes: int) -> None:
-    joined = random.Random(lanes).randbytes(96 * 41)
-    for count in (0, 1, 2, 3, 7, 8, 9, 41):
-        pairs = joined[: 96 * count]
-        expected = b"".join(
-            inner_hash(pairs[at : at + 48], pairs[at + 48 : at + 96]) for at in range(0, 96 * count, 96)
-        )
-        assert _many_items.parents(pairs, lanes) == parents(pairs) == parents_one_by_one(pairs) == expected
+def test_a_tree_grows_in_lanes_as_one_by_one(lanes: int) -> None:
+    """However its leaves are cut; also past the size from which on other threads run."""
+    random_ = random.Random(lanes)
+    for cuts in ([0], [1], [2], [3], [1, 1], [7, 1, 8], [5, 0, 27, 300], [1, 2_500, 1, 2_047], [5_000, 3]):
+        peaks: list[bytes | None] = []
+        expected: list[bytes | None] = []
+        for count in cuts:
+            leaves = random_.randbytes(48 * count)
+            _many_items.grow(peaks, leaves, lanes)
+            grow_one_by_one(expected, leaves)
+            assert peaks == expected
+            assert _many_items.root(peaks) == root_one_by_one(peaks)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -152,8 +156,13 @@ def test_the_compiled_module_refuses_what_it_cannot_hash() -> None:
         (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 1, lambda _: b"short"), ValueError, "48 bytes"),
         (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 1, lambda _: [][0]), IndexError, "range"),
         (lambda: _many_items.leaves(item, kinds, OF_KIND, 4, 9, leaf_hash, 3), ValueError, "lanes: got 3"),
-        (lambda: _many_items.parents(bytes(95)), ValueError, "got 95 bytes, expected pairs of 48"),
-        (lambda: _many_items.parents(b"", 16), ValueError, "lanes: got 16"),
+        (lambda: _many_items.grow([], bytes(95)), ValueError, "got 95 bytes, expected hashes of 48"),
+        (lambda: _many_items.grow([], b"", 16), ValueError, "lanes: got 16"),
+        (lambda: _many_items.grow((), bytes(48)), TypeError, "must be list, not tuple"),  # type: ignore[arg-type]
+        (lambda: _many_items.grow([b"short"], bytes(48)), ValueError, "peak 0: got bytes, expected 48"),
+        (lambda: _many_items.grow([None, 7], bytes(96)), ValueError, "peak 1: got int"),  # type: ignore[list-item]
+        (lambda: _many_items.root([None, bytes(47)]), ValueError, "peak 1: got bytes, expected 48 bytes or"),
+        (lambda: _many_items.root(()), TypeError, "peaks: got tuple, expected a list"),  # type: ignore[arg-type]
     ):
         with pytest.raises(error, match=words):
             call()
