@@ -16,7 +16,7 @@ What is no fault:
     two nodes that both take publishers by their settings: see `has_one_active`
     a peer of another cluster, which this node only reads from: it does not hear this node, and what it says
                                 is no answer for this one, once a member was seen in charge
-    a standby that may not know the others: it leaves NO_SUCCESSOR to the node in charge
+    a standby that does not hear whom the node in charge hears: it leaves NO_SUCCESSOR to that one
     a node of an earlier version, or another block node: what it cannot say is no fault
 
 Source: docs/operations.md, "No node is active", "Two nodes are active", "Nobody could take over".
@@ -221,7 +221,8 @@ class ClusterView:
     def _two_active(self, own: Statement) -> str | None:
         cluster = {said.instance: (address, said) for address, said in self._members(own)}
         cluster[own.instance] = ("this node", own)
-        if not any(said.has_one_active for _, said in cluster.values()):
+        silent = [peer.said for peer in self._others(own) if peer.said is not None and peer.is_member]
+        if not any(said.has_one_active for said in (*(said for _, said in cluster.values()), *silent)):
             return None
         active = [who for who, said in cluster.values() if said.role == _ACTIVE]
         return " and ".join(active) if len(active) > 1 else None
@@ -254,10 +255,14 @@ class ClusterView:
         return "; ".join(words)
 
     def _is_left_to_others(self, own: Statement, in_charge: Sequence[Statement]) -> bool:
-        """Return whether this node may not know every standby: the node in charge does if it has peers."""
+        """Return whether the node in charge may know a standby that this node does not hear."""
         if own in in_charge or not all(said.is_telling for said in in_charge):
             return False
-        return len(self._others(own)) < 2 or any(said.hears is not None for said in in_charge)
+        heard = [said.hears for said in in_charge if said.hears is not None]
+        if not heard:
+            return len(self._others(own)) < 2
+        known = {own.instance, *(self.hears() or ())}
+        return not all(instances <= known for instances in heard)
 
     # --- what it knows -------------------------------------------------------------------------------------
 

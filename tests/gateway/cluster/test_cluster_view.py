@@ -256,6 +256,21 @@ def test_two_active_nodes_beside_a_standby_of_both() -> None:
     world.comes(a=TWO_ACTIVE, b=TWO_ACTIVE, c=TWO_ACTIVE)
 
 
+def test_two_active_nodes_beside_a_standby_that_stopped_before() -> None:
+    """Who heard it knows that one of them is to be active; the node that was started since then does not."""
+    world = three()
+    world.kill("b", "c")
+    world.second()
+    world.hosts["b"].role = "active"
+    world.start("b")
+    world.comes(a=TWO_ACTIVE)
+    world.hosts["c"].role = "active"  # as all are meant to be now
+    world.start("c")
+    world.second()
+    world.second()
+    world.quiet(60)
+
+
 def test_a_pair_of_which_the_active_node_has_no_peers() -> None:
     """The standby alone can see it."""
     world = World(a=Host("", "active"), b=Host("a", "standby"))
@@ -326,6 +341,18 @@ def test_standbys_that_know_each_other_speak_for_an_active_node_without_peers() 
     world.comes(b=NO_SUCCESSOR, c=NO_SUCCESSOR)
 
 
+def test_a_standby_says_it_only_where_it_hears_whom_the_active_node_hears() -> None:
+    world = three()
+    for name in "bc":
+        world.hosts[name].is_ready = False
+    world.comes(a=NO_SUCCESSOR, b=NO_SUCCESSOR, c=NO_SUCCESSOR)
+    world.hosts["c"].is_ready = True
+    world.cuts = {"bc"}
+    world.second()
+    world.second()
+    world.quiet(60)
+
+
 def test_blocks_that_come_fast_are_no_lag() -> None:
     world = three()
 
@@ -347,8 +374,9 @@ def test_blocks_that_come_fast_are_no_lag() -> None:
 def test_a_standby_that_catches_up_is_none_yet(changes: dict[str, Any], words: str) -> None:
     world = World(a=Host("b", "active"), b=Host("a", "standby", **changes))
     world.quiet(int(HOLD_SECONDS))
-    world.comes(a=NO_SUCCESSOR)
+    world.comes(a=NO_SUCCESSOR, b=NO_SUCCESSOR)
     assert world.hosts["a"].faults[NO_SUCCESSOR] == f"nobody could take over without loss: b {words}"
+    assert world.hosts["b"].faults[NO_SUCCESSOR] == f"nobody could take over without loss: this node {words}"
     world.hosts["b"].last, world.hosts["b"].is_ready = 100, True
     world.second()
     world.second()
