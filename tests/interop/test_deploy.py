@@ -142,6 +142,29 @@ def expect_publisher(spec: dict[str, Any], image: str) -> None:
     assert claim == {"claimName": "blocks", "readOnly": True}
 
 
+@pytest.mark.parametrize("size", ["small", "medium", "large"])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        *("tls.issuer.name=nodes", "serviceMonitor.enabled=true", "alerts.enabled=true"),
+        *("dashboard.enabled=true", "publisher.enabled=true", "networkPolicy.enabled=false"),
+        *("antiAffinity=preferred", "nodes=5", "image.tag=1", "global.x=1"),
+    ],
+)
+def test_the_chart_renders_with_every_size_and_switch(size: str, switch: str, tmp_path: Path) -> None:
+    manifests = tmp_path / "all.yaml"
+    manifests.write_text(expect_helm("template", "net", "--set", f"size={size}", "--set", switch))
+    expect_kubernetes(documents(manifests))
+
+
+def test_one_node_waits_for_no_standby(tmp_path: Path) -> None:
+    manifests, file = tmp_path / "all.yaml", tmp_path / "sluice.toml"
+    manifests.write_text(expect_helm("template", "net", "--set", "nodes=1", "--set", "minStandbys=0"))
+    file.write_text(the_one("ConfigMap", documents(manifests))["data"]["net-0.toml"])
+    settings = resolve({}, {}, file).settings
+    assert (settings.role, settings.commit_min_standbys, len(settings.peers)) == ("active", 0, 1)
+
+
 def test_an_upgrade_never_changes_the_template_of_a_job() -> None:
     """Kubernetes would refuse it: with other pods, a job has another name."""
 
@@ -182,9 +205,26 @@ def test_a_start_does_not_walk_through_all_data() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("antiAffinity=none", 'antiAffinity: got "none", expected required or preferred'),
         ("size=huge", 'size: got "huge", expected one of large, medium, small'),
         ("minStandbys=3", "minStandbys: got 3, expected less than nodes, which is 3"),
+        ("nodes=1", "minStandbys: got 1, expected less than nodes, which is 1"),
+        ("settings.role=active", "settings: got role, which is not for you to set here"),
+        (r"settings.http\.address=0.0.0.0:80", "settings: got http.address, which is not for you to set here"),
+        # by values.schema.json
+        ("antiAffinity=none", "'/antiAffinity': value must be one of 'required', 'preferred'"),
+        ("minStandbys=-1", "'/minStandbys': minimum: got -1, want 0"),
+        ("minStandbys=one", "'/minStandbys': got string, want integer"),
+        ("nodes=0", "'/nodes': minimum: got 0, want 1"),
+        ("replicas=1", "additional properties 'replicas' not allowed"),
+        ("tls.secretname=own", "'/tls': additional properties 'secretname' not allowed"),
+        ("tls.secretName=", "'/tls/secretName': minLength: got 0, want 1"),
+        ("settings.tcp.max_connections=500", "'/settings/tcp': got object, want"),  # its dot needs a backslash
+        ("ledgerKeys=ed25519:HEX", "'/ledgerKeys': got string, want array"),
+        ("env.AWS_REGION=x", "'/env': got object, want array"),
+        ("storage.size=100", "'/storage/size': got number, want string"),
+        ("sizes.small.memory=2GB", "'/sizes/small/memory': '2GB' does not match pattern"),
+        ("networkPolicy.enabled=nope", "'/networkPolicy/enabled': got string, want boolean"),
+        ("alerts=true", "'/alerts': got boolean, want object"),
     ],
 )
 def test_the_chart_refuses_what_cannot_work(value: str, words: str) -> None:

@@ -51,6 +51,11 @@ capabilities: { drop: ["ALL"] }
       "control.tls_certificate" "/tls/tls.crt"
       "control.tls_key" "/tls/tls.key"
       "control.tls_client_ca" "/tls/ca.crt" }}
+{{- range $name := keys $root.Values.settings | sortAlpha }}
+{{- if or (hasKey $settings $name) (has $name (list "data_dir" "grpc.address" "tcp.address" "http.address")) }}
+{{- fail (printf "settings: got %s, which is not for you to set here: the chart has it, or a value of its own" $name) }}
+{{- end }}
+{{- end }}
 {{- $settings = merge (deepCopy $root.Values.settings) (include "sluice.size" $root | fromJson).settings $settings }}
 {{- range $name, $value := $settings }}
 {{ $name }} = {{ toJson $value }}
