@@ -17,19 +17,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
+import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
 from sluice.gateway.api import etcd_pb2
 from sluice.gateway.cluster.election import ClusterRecord, Holder, Seen
-from sluice.gateway.errors import CoordinatorAway, GatewayError
+from sluice.gateway.errors import CoordinatorAway, Fatal, GatewayError
 from sluice.gateway.logs import fields
+from sluice.gateway.regular_files import read_small_text
 from sluice.gateway.transport.channels import ClientTls, open_channel
 from sluice.gateway.transport.failures import why_failed
 
-__all__ = ["EtcdCoordinator", "Grant", "LeaseCoordinator"]
+__all__ = ["EtcdCoordinator", "EtcdUser", "Grant", "LeaseCoordinator"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,10 @@ REQUEST_SHARE: Final = 0.2
 """Longest time of a request, of the lease's length: a renewal is to be tried at other endpoints, too..."""
 REQUEST_SECONDS_MAX: Final = 2.0
 """...but no longer than this."""
+
+
+_TOKEN_REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
+"""The token has ended, or users and their rights have changed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,26 @@ class LeaseCoordinator(Protocol):
         """Close all connections."""
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdUser:
+    """A user of etcd, who is asked for where no certificate says who it is."""
+
+    name: str
+    password_file: Path
+
+    def password(self) -> str:
+        """Read the file.
+
+        Raises:
+            Fatal: there is no such file, or it is no text.
+        """
+        expected = f"the password of etcd's user {self.name}"
+        text = read_small_text(self.password_file, expected)
+        if text is None:
+            raise Fatal(str(self.password_file), got="no such file", expected=expected)
+        return text.rstrip("\r\n")
+
+
 class EtcdCoordinator:
     """The coordinator in an etcd cluster.
 
@@ -90,13 +117,20 @@ class EtcdCoordinator:
     """
 
     def __init__(
-        self, endpoints: Sequence[str], prefix: str, lease_seconds: float, tls: ClientTls | None = None
+        self,
+        endpoints: Sequence[str],
+        prefix: str,
+        lease_seconds: float,
+        tls: ClientTls | None = None,
+        user: EtcdUser | None = None,
     ) -> None:
         self._endpoints = list(endpoints)
         self._cluster_key, self._active_key = f"{prefix}/cluster".encode(), f"{prefix}/active".encode()
         self._lease_seconds = math.ceil(lease_seconds)
         self._request_seconds = min(REQUEST_SECONDS_MAX, lease_seconds * REQUEST_SHARE)
-        self._tls = tls
+        self._tls, self._user = tls, user
+        self._token: str | None = None
+        """What etcd gave for the password."""
         self._channels: dict[str, aio.Channel] = {}
 
     async def look(self) -> Seen:
@@ -215,7 +249,17 @@ class EtcdCoordinator:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=read,
         )
-        return await call(request, timeout=self._request_seconds)
+        return await call(request, timeout=self._request_seconds, metadata=self._metadata())
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        return [] if self._token is None else [("token", self._token)]
+
+    async def _log_in(self, channel: aio.Channel, user: EtcdUser) -> None:
+        request = etcd_pb2.AuthenticateRequest(name=user.name, password=user.password())
+        answer: etcd_pb2.AuthenticateResponse = await self._ask(
+            channel, "Auth/Authenticate", request, etcd_pb2.AuthenticateResponse.FromString
+        )
+        self._token = answer.token
 
     async def _keep_alive(self, channel: aio.Channel, lease: int) -> bool:
         """Return whether the lease lives on."""
@@ -224,7 +268,7 @@ class EtcdCoordinator:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=etcd_pb2.LeaseKeepAliveResponse.FromString,
         )
-        call = make(timeout=self._request_seconds)
+        call = make(timeout=self._request_seconds, metadata=self._metadata())
         try:
             await call.write(etcd_pb2.LeaseKeepAliveRequest(ID=lease))
             answer = await call.read()
@@ -237,17 +281,34 @@ class EtcdCoordinator:
         reasons = []
         for address in list(self._endpoints):
             try:
-                if address not in self._channels:
-                    self._channels[address] = open_channel(address, self._tls, _OPTIONS)
-                return await ask(self._channels[address])
+                return await self._at_endpoint(address, ask)
             except aio.AioRpcError as error:
                 reasons.append(f"{address}: {why_failed(error)}")
-            except GatewayError as error:  # a certificate that cannot be read
+            except GatewayError as error:  # a certificate or a password that cannot be read
                 reasons.append(f"{address}: {error}")
+            # The next connection reads the certificates again, and may lead to another machine of that
+            # name. Requests that are under way on the old one keep it; the last of them closes it.
+            self._channels.pop(address, None)
             self._endpoints.remove(address)
             self._endpoints.append(address)
             log.debug("an endpoint of etcd does not answer", extra=fields(reason=reasons[-1]))
         raise CoordinatorAway(f"etcd does not answer: {'; '.join(reasons)}")
+
+    async def _at_endpoint(self, address: str, ask: Callable[[aio.Channel], Any]) -> Any:
+        if address not in self._channels:
+            self._channels[address] = open_channel(address, self._tls, _OPTIONS)
+        channel = self._channels[address]
+        if self._user is None:
+            return await ask(channel)
+        if self._token is None:
+            await self._log_in(channel, self._user)
+        try:
+            return await ask(channel)
+        except aio.AioRpcError as error:
+            if error.code() not in _TOKEN_REFUSED:
+                raise
+        await self._log_in(channel, self._user)
+        return await ask(channel)
 
 
 def _put(key: bytes, value: bytes, lease: int = 0) -> etcd_pb2.RequestOp:

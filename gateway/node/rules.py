@@ -14,7 +14,7 @@ from sluice.gateway.archive.archive import ArchiveOptions
 from sluice.gateway.archive.objects import StoreOptions
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
-from sluice.gateway.cluster.coordinator import EtcdCoordinator, LeaseCoordinator
+from sluice.gateway.cluster.coordinator import EtcdCoordinator, EtcdUser, LeaseCoordinator
 from sluice.gateway.cluster.limits import CLUSTER_LIMITS, ClusterLimits
 from sluice.gateway.errors import SettingError
 from sluice.gateway.limits import HEALTH_CHECK_SECONDS
@@ -137,8 +137,20 @@ def coordinator(settings: Settings) -> LeaseCoordinator | None:
         [str(one) for one in settings.failover_etcd],
         settings.failover_cluster,
         settings.failover_lease_seconds,
-        _client_tls(settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key),
+        failover_tls(settings),
+        _etcd_user(settings),
     )
+
+
+def failover_tls(settings: Settings) -> ClientTls | None:
+    """Return the certificates for connections to the coordinator; None: no TLS."""
+    return _client_tls(settings.failover_tls_ca, settings.failover_tls_certificate, settings.failover_tls_key)
+
+
+def _etcd_user(settings: Settings) -> EtcdUser | None:
+    if settings.failover_username is None or settings.failover_password_file is None:
+        return None
+    return EtcdUser(settings.failover_username, settings.failover_password_file)
 
 
 def race_rules(settings: Settings) -> RaceRules:

@@ -21,7 +21,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.role_keeper import read_role
 from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.errors import Fatal, GatewayError, SettingError
-from sluice.gateway.node.rules import own_addresses, peer_tls
+from sluice.gateway.node.rules import coordinator, failover_tls, own_addresses, peer_tls
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.store.block_store import stored_last
 from sluice.gateway.store.trust_store import given_address_book, given_ledger, kept_ledger
@@ -78,6 +78,7 @@ def check_start(settings: Settings) -> StartCheck:
     _look_at_folder(check, settings)
     _look_at_keys(check, settings)
     _look_at_peers(check, settings)
+    _look_at_election(check, settings)
     if settings.archive_url is not None:
         if settings.archive_url.partition("://")[0] not in SCHEMES:
             expected = f"a URL that begins with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
@@ -183,3 +184,16 @@ def _look_at_peers(check: StartCheck, settings: Settings) -> None:
         check.faults.append(SettingError("commit.min_standbys", got=got, expected=expected, where="settings"))
     waits = settings.commit_min_standbys
     check.says("peers", f"{', '.join(peers) or 'only this node itself'}; {waits} must have a block")
+
+
+def _look_at_election(check: StartCheck, settings: Settings) -> None:
+    if not settings.failover_automatic:
+        return
+    check.tried(coordinator, settings)
+    tls = check.tried(failover_tls, settings)
+    if tls is not None:
+        check.tried(tls.credentials)
+    if settings.failover_password_file is not None:
+        check.tried(settings.failover_password_file.read_text, "utf-8", what="failover.password_file")
+    endpoints = ", ".join(map(str, settings.failover_etcd))
+    check.says("election", f"{settings.grpc_advertised_address} at etcd {endpoints or 'nowhere'} (not asked)")

@@ -139,6 +139,10 @@ RULES: tuple[Rule, ...] = (
     _needs("subscriber.tls_certificate", "subscriber.address", " (grpc.tls_certificate is for grpc.address)"),
     _pair_rule("catchup"),
     _needs("catchup.tls_certificate", "catchup.tls_ca"),
+    _pair_rule("failover"),
+    _needs("failover.tls_certificate", "failover.tls_ca"),
+    _needs("failover.username", "failover.password_file"),
+    _needs("failover.password_file", "failover.username"),
     _needs("publish.allowed_subjects", "grpc.tls_client_ca", ", or clients show no certificate"),
     Rule(
         "peer_subjects",

@@ -699,6 +699,19 @@ class Settings:
     failover_tls_key: Path | None = row(
         "failover.tls_key", File(), None, "PEM file of the private key of failover.tls_certificate."
     )
+    failover_username: str | None = row(
+        "failover.username",
+        Text("NAME"),
+        None,
+        "User of etcd that may read and write the keys that begin with failover.cluster. Unset: none, or the "
+        "one that etcd reads from failover.tls_certificate.",
+    )
+    failover_password_file: Path | None = row(
+        "failover.password_file",
+        File(),
+        None,
+        "File with the password of failover.username. The node reads a changed file.",
+    )
 
     # --- tcp ------------------------------------------------------------------------------------------------
     tcp_address: Address = row(

@@ -209,7 +209,10 @@ def test_a_start_does_not_walk_through_all_data() -> None:
         ("minStandbys=3", "minStandbys: got 3, expected less than nodes, which is 3"),
         ("nodes=1", "minStandbys: got 1, expected less than nodes, which is 1"),
         ("settings.role=active", "settings: got role, which is not for you to set here"),
-        (r"settings.http\.address=0.0.0.0:80", "settings: got http.address, which is not for you to set here"),
+        (
+            r"settings.http\.address=0.0.0.0:80",
+            "settings: got http.address, which is not for you to set here",
+        ),
         # by values.schema.json
         ("antiAffinity=none", "'/antiAffinity': value must be one of 'required', 'preferred'"),
         ("minStandbys=-1", "'/minStandbys': minimum: got -1, want 0"),
@@ -218,7 +221,10 @@ def test_a_start_does_not_walk_through_all_data() -> None:
         ("replicas=1", "additional properties 'replicas' not allowed"),
         ("tls.secretname=own", "'/tls': additional properties 'secretname' not allowed"),
         ("tls.secretName=", "'/tls/secretName': minLength: got 0, want 1"),
-        ("settings.tcp.max_connections=500", "'/settings/tcp': got object, want"),  # its dot needs a backslash
+        (
+            "settings.tcp.max_connections=500",
+            "'/settings/tcp': got object, want",
+        ),  # its dot needs a backslash
         ("ledgerKeys=ed25519:HEX", "'/ledgerKeys': got string, want array"),
         ("env.AWS_REGION=x", "'/env': got object, want array"),
         ("storage.size=100", "'/storage/size': got number, want string"),

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.gateway.cluster.coordinator import EtcdCoordinator
+from sluice.gateway.cluster.coordinator import EtcdCoordinator, EtcdUser
 from sluice.gateway.cluster.election import ClusterRecord, Holder, Seen
 from sluice.gateway.errors import CoordinatorAway, InvalidInput
-from tests.certificates import Authority
+from tests.certificates import Authority, Pair
 from tests.etcd import EtcdProcess, etcd_program, running_etcd
 from tests.nodes import until
 from tests.serving import free_port
@@ -179,12 +179,16 @@ async def test_what_was_written_outlives_etcd_and_its_leases_begin_anew(tmp_path
             assert (await node.look()).cluster == record_of(4)
 
 
+def words_of(authority: Authority, server: Pair) -> list[str]:
+    """Return etcd's options: it has a certificate, and wants one."""
+    words = ["--cert-file", str(server.certificate), "--key-file", str(server.key)]
+    return [*words, "--client-cert-auth", "--trusted-ca-file", str(authority.path)]
+
+
 async def test_connections_with_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, client = authority.issue("etcd"), authority.issue("node")
-    words = ["--cert-file", str(server.certificate), "--key-file", str(server.key)]
-    words += ["--client-cert-auth", "--trusted-ca-file", str(authority.path)]
-    with running_etcd(tmp_path / "etcd", words, "https") as etcd:
+    with running_etcd(tmp_path / "etcd", words_of(authority, server), "https") as etcd:
         for tls, is_let_in in ((authority.client(client), True), (authority.client(), False), (None, False)):
             node = EtcdCoordinator([etcd.address], "here", LEASE_SECONDS, tls)
             try:
@@ -195,3 +199,86 @@ async def test_connections_with_certificates(tmp_path: Path) -> None:
                         await node.look()
             finally:
                 await node.close()
+
+
+async def test_renewed_certificates_are_read_when_a_connection_is_lost(tmp_path: Path) -> None:
+    """As those of another authority: a connection that was made with the old ones is never let in again."""
+    authority = Authority(tmp_path)
+    client, words = authority.issue("node"), words_of(authority, authority.issue("etcd"))
+    with running_etcd(tmp_path / "etcd", words, "https") as etcd:
+        node = EtcdCoordinator([etcd.address], "here", LEASE_SECONDS, authority.client(client))
+        try:
+            await node.look()
+            etcd.stop()
+            authority = Authority(tmp_path)  # into the same files
+            authority.issue("node")
+            authority.issue("etcd")
+            etcd.start()
+
+            async def answers() -> bool:
+                try:
+                    return (await node.look()).cluster is None
+                except CoordinatorAway:
+                    return False
+
+            await until(answers)
+        finally:
+            await node.close()
+
+
+async def test_users_with_a_password_or_a_certificate_s_name(tmp_path: Path) -> None:
+    authority, password = Authority(tmp_path), tmp_path / "password"
+    root, client = authority.issue("root"), authority.issue("node")
+    control = [str(Path(etcd_program()).with_name("etcdctl")), "--cacert", str(authority.path)]
+
+    def order(*words: str) -> None:
+        files = ["--cert", str(root.certificate), "--key", str(root.key)]
+        command = [*control, "--endpoints", f"https://{etcd.address}", *files, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    with running_etcd(tmp_path / "etcd", words_of(authority, authority.issue("etcd")), "https") as etcd:
+        for user in ("root:r", "node:right", "sluice:right"):
+            order("user", "add", user)
+        order("role", "add", "east")
+        order("role", "grant-permission", "east", "--prefix=true", "readwrite", "east/")
+        order("user", "grant-role", "root", "root")
+        for name in ("node", "sluice"):
+            order("user", "grant-role", name, "east")
+        password.write_text("wrong\n")
+        user = EtcdUser("sluice", password)
+        tls = authority.client(client)
+        node = EtcdCoordinator([etcd.address], "east", LEASE_SECONDS, tls, user)
+        by_certificate = EtcdCoordinator([etcd.address], "east", LEASE_SECONDS, tls)
+        elsewhere = EtcdCoordinator([etcd.address], "west", LEASE_SECONDS, tls, user)
+        try:
+            with pytest.raises(CoordinatorAway, match="authentication is not enabled"):
+                await node.look()
+            order("auth", "enable")
+            with pytest.raises(CoordinatorAway, match="invalid user ID or password"):
+                await node.look()
+            password.write_text("right\n")
+            with pytest.raises(CoordinatorAway, match="permission denied"):
+                await elsewhere.look()
+            grant = await node.claim(await node.look(), record_of(1), Holder(1, "a:1", "A"))
+            assert grant is not None
+            order("role", "revoke-permission", "east", "--prefix=true", "east/")  # old tokens are refused now
+            order("role", "grant-permission", "east", "--prefix=true", "readwrite", "east/")
+            assert await node.renew(grant)
+            etcd.stop()
+            etcd.start()  # and has forgotten them all
+            assert await until_answered(node)
+            assert await node.renew(grant)
+            await node.release(grant)
+            assert (await by_certificate.look()).holder is None
+        finally:
+            for one in (node, by_certificate, elsewhere):
+                await one.close()
+
+
+async def until_answered(node: EtcdCoordinator) -> Seen:
+    """Return what the coordinator says when it answers."""
+    while True:
+        try:
+            return await node.look()
+        except CoordinatorAway:
+            await asyncio.sleep(0.05)

@@ -360,6 +360,38 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         ),
     ),
     (
+        "failover.tls_key",
+        {"failover.tls_key": "a.key", "failover.tls_ca": "ca.crt"},
+        (
+            'failover.tls_key: got "a.key", expected failover.tls_certificate and failover.tls_key together, '
+            "or neither (flag --failover-tls-key)"
+        ),
+    ),
+    (
+        "failover.tls_certificate",
+        {"failover.tls_certificate": "a.crt", "failover.tls_key": "a.key"},
+        (
+            'failover.tls_certificate: got "a.crt", expected failover.tls_ca to be set as well '
+            "(flag --failover-tls-certificate)"
+        ),
+    ),
+    (
+        "failover.username",
+        {"failover.username": "sluice"},
+        (
+            'failover.username: got "sluice", expected failover.password_file to be set as well '
+            "(flag --failover-username)"
+        ),
+    ),
+    (
+        "failover.password_file",
+        {"failover.password_file": "pw"},
+        (
+            'failover.password_file: got "pw", expected failover.username to be set as well '
+            "(flag --failover-password-file)"
+        ),
+    ),
+    (
         "publish.allowed_subjects",
         {"publish.allowed_subjects": ("CN=alice",)},
         (
