@@ -230,15 +230,15 @@ async def test_users_with_a_password_or_a_certificate_s_name(tmp_path: Path) -> 
     authority, password = Authority(tmp_path), tmp_path / "password"
     root, client = authority.issue("root"), authority.issue("node")
     control = [str(Path(etcd_program()).with_name("etcdctl")), "--cacert", str(authority.path)]
-
-    def order(*words: str) -> None:
-        files = ["--cert", str(root.certificate), "--key", str(root.key)]
-        command = [*control, "--endpoints", f"https://{etcd.address}", *files, *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
+    control += ["--cert", str(root.certificate), "--key", str(root.key)]
     with running_etcd(tmp_path / "etcd", words_of(authority, authority.issue("etcd")), "https") as etcd:
-        for user in ("root:r", "node:right", "sluice:right"):
-            order("user", "add", user)
+        control += ["--endpoints", f"https://{etcd.address}"]
+
+        def order(*words: str) -> None:
+            subprocess.run([*control, *words], check=True, stdout=subprocess.DEVNULL)
+
+        for account in ("root:r", "node:right", "sluice:right"):
+            order("user", "add", account)
         order("role", "add", "east")
         order("role", "grant-permission", "east", "--prefix=true", "readwrite", "east/")
         order("user", "grant-role", "root", "root")

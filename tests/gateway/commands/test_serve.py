@@ -360,16 +360,17 @@ def test_a_check_says_every_fault_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_check_reads_what_an_election_needs(tmp_path: Path) -> None:
-    words = ("--data-dir", tmp_path / "data", "--peer", "127.0.0.1:1", "--failover-automatic", "on")
+    words: list[object] = ["--data-dir", tmp_path / "data", "--peer", "127.0.0.1:1"]
+    words += ["--failover-automatic", "on"]
     status, lines = check(*words)
     assert status == 2
     assert any(line.startswith("fault: failover.etcd: got nothing") for line in lines)
-    words = (*words, "--failover-etcd", "e:2379", "--commit-min-standbys", 1)
+    words += ["--failover-etcd", "e:2379", "--commit-min-standbys", 1]
     status, lines = check(*words)
     assert (status, lines[-1]) == (0, "nothing is wrong")
     assert "election      127.0.0.1:40840 at etcd e:2379 (not asked)" in lines
     gone = tmp_path / "gone"
-    words = (*words, "--failover-tls-ca", gone, "--failover-username", "u", "--failover-password-file", gone)
+    words += ["--failover-tls-ca", gone, "--failover-username", "u", "--failover-password-file", gone]
     _, lines = check(*words)
     faults = [line.partition(": got ")[0] for line in lines if line.startswith("fault: ")]
     assert faults == ["fault: CA file", "fault: failover.password_file"]

@@ -53,7 +53,7 @@ capabilities: { drop: ["ALL"] }
       "control.tls_client_ca" "/tls/ca.crt" }}
 {{- range $name := keys $root.Values.settings | sortAlpha }}
 {{- if or (hasKey $settings $name) (has $name (list "data_dir" "grpc.address" "tcp.address" "http.address")) }}
-{{- fail (printf "settings: got %s, which is not for you to set here: the chart has it, or a value of its own" $name) }}
+{{- fail (printf "settings: got %s, which is not for you to set: the chart does it, or has a value for it" $name) }}
 {{- end }}
 {{- end }}
 {{- $settings = merge (deepCopy $root.Values.settings) (include "sluice.size" $root | fromJson).settings $settings }}
