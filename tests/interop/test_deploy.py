@@ -302,6 +302,10 @@ def test_prometheus_takes_its_configuration() -> None:
     expect_success("promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml"))
 
 
+def test_alerts_of_a_cluster_fire_for_it_and_another_cluster_hides_none() -> None:
+    expect_success("promtool", "test", "rules", str(Path(__file__).with_name("alerts_test.yml")))
+
+
 def test_the_constraints_are_within_the_bounds_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
