@@ -307,7 +307,7 @@ _WHERE: Final = {
 }
 _WHEN: Final = {
     Pace.AT_ONCE: "at once",
-    Pace.SOON: "at once where another node was not tried yet, then after 0.1 s for 5 s, then growing waits",
+    Pace.SOON: "at once where another node was not tried yet, then after 0.1 s for 5 s, then at most 2 s",
     Pace.BACKOFF: "after a growing wait, unless another node was not tried yet",
 }
 

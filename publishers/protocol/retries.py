@@ -24,7 +24,10 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["GatewayChoice", "Refusals"]
 
 SOON_TRIES_MAX: Final = 50
-"""Short waits in a row before growing ones: 5 seconds, well over a failover."""
+"""Short waits in a row before growing ones: 5 seconds, well over a planned failover."""
+STANDBY_ATTEMPTS_MAX: Final = 2
+"""The wait grows to that of so many attempts, 2 s, once a node has ended a stream as a standby: it may become
+active when the lease of a dead node has ended."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"
@@ -41,10 +44,12 @@ class GatewayChoice:
         self._gateway = 0
         self._tries = 0  # failed streams since a block was last stored
         self._soon_count = 0  # short waits among them
+        self._has_standby = False  # a gateway has ended a stream in order since then
 
     def progress(self) -> None:
         """Note a newly stored block."""
         self._tries = self._soon_count = 0
+        self._has_standby = False
 
     def first(self) -> ConnectGateway:
         """Connect at once, to the gateway of the last stream or of `aim`."""
@@ -60,6 +65,7 @@ class GatewayChoice:
         self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
+        self._has_standby = self._has_standby or (pace is Pace.SOON and self._gateway_count > 1)
         if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < SOON_TRIES_MAX:
             self._soon_count += 1
             if self._tries + 1 < self._gateway_count:
@@ -67,9 +73,11 @@ class GatewayChoice:
                 return ConnectGateway(self._gateway, attempt=0)
             return ConnectGateway(self._gateway, attempt=1, is_soon=True)
         self._tries += 1
-        if gateway is Gateway.NEXT and self._tries < self._gateway_count:
+        rounds, tried = divmod(self._tries, self._gateway_count)
+        if gateway is Gateway.NEXT and tried:
             return ConnectGateway(self._gateway, attempt=0)
-        return ConnectGateway(self._gateway, attempt=max(1, self._tries - self._gateway_count + 1))
+        attempt = min(rounds, STANDBY_ATTEMPTS_MAX) if self._has_standby else rounds
+        return ConnectGateway(self._gateway, attempt=max(1, attempt))
 
 
 class Refusals:

@@ -1,4 +1,4 @@
-"""Three nodes as each deployment of deploy/ starts them, through "Fail over" of docs/operations.md.
+"""Three nodes as each deployment of deploy/ starts them, through the procedures of docs/operations.md.
 
 The nodes get exactly the words, variables and files of the compose file, of the rendered Kubernetes files and
 of the systemd files. Only folders become folders of the test, and ports and names become free ports of this
@@ -13,25 +13,39 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from sluice.datastream.check.compare import compare_streams
 from sluice.gateway.addresses import Address
 from sluice.gateway.key_files import load_private_key
 from sluice.gateway.settings.table import Settings
 from sluice.publishers.demo.node_process import environment_without_settings
-from tests.interop.test_deploy import CHART, DEPLOY, RENDERED, ROOT, documents
-from tests.interop.test_operations import FAIL_OVER, STATUS, Publishing, ask, has_block
+from tests.etcd import running_etcd
+from tests.interop.test_deploy import CHART, DEPLOY, RENDERED, ROOT, documents, expect_helm
+from tests.interop.test_operations import (
+    BACK_UP,
+    CHECK_BACKUP,
+    FAIL_OVER,
+    RESTORE,
+    STATUS,
+    Publishing,
+    ask,
+    has_block,
+)
 from tests.nodes import KEY, ledger_key, until
 from tests.serving import START_SECONDS, free_port
 
@@ -63,6 +77,8 @@ class Cluster:
     """The command that the deployment tells operators, from the first node to the second."""
     folders: dict[str, Path]
     """Paths of the deployment that all nodes see, and where they are here."""
+    certify: Callable[[], None]
+    """Make the nodes' certificates anew."""
     ports: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
@@ -71,24 +87,16 @@ class RunningNode:
 
     def __init__(self, cluster: Cluster, node: Deployed, folder: Path) -> None:
         self.name = node.name
-        self.log_path = folder / "log"
+        self.log_path, self.data_dir = folder / "log", folder / "data"
         self._cluster = cluster
         self._ports = cluster.ports[node.name]
         self.grpc_address = Address("127.0.0.1", self._ports[40840])
         self._process: subprocess.Popen[bytes] | None = None
         # Folders that only this node sees: data, and what is mounted into it.
-        own: dict[str, str] = {}
-        for path in ("/data", "/var/lib/sluice"):
-            own[path] = str(folder / "data")
-        for path, content in node.files.items():
-            here = folder / "files" / path.lstrip("/")
-            here.parent.mkdir(parents=True, exist_ok=True)
-            here.write_text(content)
-            own[path] = str(here)
-        self._own = own
-        for here in (folder / "files").rglob("*.toml"):
-            here.write_text(self._mapped(here.read_text()))
-        (folder / "data").mkdir()
+        self._own = {path: str(self.data_dir) for path in ("/data", "/var/lib/sluice")}
+        self._own |= {path: str(folder / "files" / path.lstrip("/")) for path in node.files}
+        self.take_files(node.files)
+        self.data_dir.mkdir()
         self.words = [self._mapped(word) for word in node.words]
         self.environment = {name: self._mapped(value) for name, value in node.environment.items()}
 
@@ -103,6 +111,46 @@ class RunningNode:
             for port, here in ports.items():
                 text = re.sub(rf"(?<![\w.-]){re.escape(name)}:{port}\b", f"127.0.0.1:{here}", text)
         return text
+
+    def take_files(self, files: Mapping[str, str]) -> None:
+        """Write files of the deployment, by their paths there."""
+        for path, content in files.items():
+            here = Path(self._own[path])
+            here.parent.mkdir(parents=True, exist_ok=True)
+            here.write_text(self._mapped(content) if path.endswith(".toml") else content)
+
+    def take_credentials(self, folder: Path) -> None:
+        """Write what systemd copies from the node's folder of certificates when the service starts."""
+        paths = [path for path in self._own if path.startswith("/run/credentials/")]
+        self.take_files({path: (folder / Path(path).name).read_text() for path in paths})
+
+    def lose_disk(self) -> None:
+        shutil.rmtree(self.data_dir)
+        self.data_dir.mkdir()
+
+    async def page(self, path: str) -> str:
+        """What it answers over HTTP with status 200; empty: nothing."""
+
+        def ask_it() -> str:
+            try:
+                with urlopen(f"http://127.0.0.1:{self._ports[16007]}{path}", timeout=10) as answer:
+                    return str(answer.read().decode())
+            except OSError:
+                return ""
+
+        return await asyncio.to_thread(ask_it)
+
+    async def is_ready(self) -> bool:
+        """Whether /readyz says so, without a note about the cluster."""
+        return await self.page("/readyz") == "ready\n"
+
+    async def is_active(self) -> bool:
+        return 'sluice_role{role="active"} 1.0\n' in await self.page("/metrics")
+
+    async def certificate(self) -> str:
+        """The certificate of its control address."""
+        where = ("127.0.0.1", self._ports[40841])
+        return await asyncio.to_thread(ssl.get_server_certificate, where, timeout=10)
 
     async def start(self) -> None:
         """Start it, and wait until it serves."""
@@ -178,12 +226,14 @@ def compose(folder: Path) -> Cluster:
             nodes.append(Deployed(name, service["command"], variables, files | given))
     head = (DEPLOY / "compose.yaml").read_text().partition("\nname:")[0]
     (words,) = re.findall(r"exec node-b (sluice failover [^\\\n]*(?:\\\n#.*)?)", head)
-    return Cluster(nodes, load_private_key(chain / "key.pem"), continued(words), {"/chain": chain})
+    certify_again = partial(certify, chain / "tls", [node.name for node in nodes])
+    key = load_private_key(chain / "key.pem")
+    return Cluster(nodes, key, continued(words), {"/chain": chain}, certify_again)
 
 
-def kubernetes(folder: Path) -> Cluster:
+def kubernetes(folder: Path, path: Path = RENDERED) -> Cluster:
     """The Kubernetes files, as the chart renders them with its default values but for the ledger key."""
-    rendered = documents(RENDERED)
+    rendered = documents(path)
     by_kind = {(one["kind"], one["metadata"]["name"]): one for one in rendered}
     spec = by_kind["StatefulSet", "sluice"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
@@ -203,9 +253,10 @@ def kubernetes(folder: Path) -> Cluster:
     # One Secret for all nodes, as NOTES.txt says.
     notes = (CHART / "templates" / "NOTES.txt").read_text().replace("{{ $name }}", "sluice")
     names = ",".join(node.name for node in nodes)
-    certify(folder / "tls", [names])
+    certify_again = partial(certify, folder / "tls", [names])
+    certify_again()
     (words,) = re.findall(r"exec sluice-1 -- (sluice failover .*)", notes)
-    return Cluster(nodes, KEY, words, {"/tls": folder / "tls" / nodes[0].name})
+    return Cluster(nodes, KEY, words, {"/tls": folder / "tls" / nodes[0].name}, certify_again)
 
 
 def systemd(folder: Path) -> Cluster:
@@ -217,7 +268,8 @@ def systemd(folder: Path) -> Cluster:
     (variables,) = re.findall(r"(?m)^Environment=(.*)$", unit)
     credentials = dict(one.split(":") for one in re.findall(r"(?m)^LoadCredential=(\S+)$", more))
     names = ["node-a", "node-b", "node-c"]
-    certify(folder / "certificates", names)
+    certify_again = partial(certify, folder / "certificates", names)
+    certify_again()
     nodes = []
     for number, name in enumerate(names):
         text = example.replace('# ledger_keys = ["ed25519:..."]', f'ledger_keys = ["{ledger_key()}"]')
@@ -234,9 +286,8 @@ def systemd(folder: Path) -> Cluster:
         nodes.append(Deployed(name, shlex.split(started), environment, files))
     (words,) = re.findall(r"&& (sluice failover [^\\\n]*(?:\\\n#.*)?)", more)
     tls = folder / "certificates" / "node-b"
-    return Cluster(
-        nodes, KEY, continued(words), {file: tls / file for file in ("ca.crt", "tls.crt", "tls.key")}
-    )
+    here = {file: tls / file for file in ("ca.crt", "tls.crt", "tls.key")}
+    return Cluster(nodes, KEY, continued(words), here, certify_again)
 
 
 def continued(words: str) -> str:
@@ -330,3 +381,153 @@ async def test_a_deployed_cluster_fails_over(deployment: Any, tmp_path: Path) ->
         for node in (a, b, c):
             assert await node.end(signal.SIGTERM) == 0
             node.lines()  # all of them JSON
+
+
+def with_a_fourth(cluster: Cluster) -> Deployed:
+    """Put a fourth node, a standby, into the files of the cluster; return it."""
+    last = cluster.nodes[-1]
+    name = {"node-c": "node-d"}.get(last.name, last.name.replace("-2.", "-3."))
+    before, after = last.name.partition(".")[0], name.partition(".")[0]
+    for node in cluster.nodes:
+        for path in node.files:
+            both = f'"{last.name}:40840", "{name}:40840"]'
+            node.files[path] = node.files[path].replace(f'"{last.name}:40840"]', both)
+    advertised = rf'(?m)^("?grpc.advertised_address"? = )"{re.escape(last.name)}'
+    files = {
+        path.replace(before, after): re.sub(advertised, rf'\1"{name}', content)
+        for path, content in last.files.items()
+    }
+    words = [word.replace(before, after) for word in last.words]
+    return Deployed(name, words, last.environment, files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deployment", [kubernetes, systemd], ids=lambda made: made.__name__)
+async def test_a_deployed_cluster_is_operated(deployment: Any, tmp_path: Path) -> None:
+    """Upgraded, robbed of a disk, given certificates, backed up and restored, made larger and smaller."""
+    cluster: Cluster = deployment(tmp_path)
+    async with running(cluster, tmp_path) as nodes:
+        a, b, c = nodes
+        status = {"HOST:40840": str(a.grpc_address), "OTHER:40840": str(b.grpc_address)}
+        added = with_a_fourth(cluster)
+        cluster.ports[added.name] = {port: free_port() for port in PORTS}
+        (tmp_path / added.name).mkdir()
+        d = RunningNode(cluster, added, tmp_path / added.name)
+        publishing = Publishing([*nodes, d], cluster.key)  # a publisher goes to the nodes that it was told of
+        await publishing.more()
+
+        async def level(*others: RunningNode) -> None:
+            last = max(publishing.client.acknowledged)
+            for node in others:
+                await until(partial(has_block, node, status, last), 0.1)
+                await until(node.is_ready, 0.1)
+
+        async def stop(node: RunningNode) -> None:
+            assert await node.end(signal.SIGTERM) == 0
+
+        async def restart(*others: RunningNode) -> None:
+            for node in others:
+                await stop(node)
+                await node.start()
+                await publishing.more()
+                await level(node)
+
+        async def fail_over(source: RunningNode, target: RunningNode, how: str = "") -> None:
+            words = swapped(cluster.failover, source.name, target.name)
+            await ask(words + how, places_of(cluster))
+
+        # "Upgrade".
+        await restart(c, b)
+        await fail_over(a, b)
+        await restart(a)
+
+        # "The disk is dead": that of the active node.
+        await stop(b)
+        b.lose_disk()
+        await fail_over(b, a, " --force")
+        await publishing.more()
+        await b.start()  # its file says that it stands by
+        await level(b, c)
+
+        # "A certificate ends".
+        before = {node.name: await node.certificate() for node in nodes}
+        cluster.certify()
+        if deployment is systemd:
+            for node in nodes:
+                node.take_credentials(tmp_path / "certificates" / node.name)
+            await restart(b, c)
+            await fail_over(a, b)
+            await restart(a)
+            await fail_over(b, a)
+        for node in nodes:
+
+            async def is_renewed(node: RunningNode = node) -> bool:
+                return await node.certificate() != before[node.name]
+
+            await until(is_renewed, 0.2)
+        await fail_over(a, c)
+        await publishing.more()
+
+        # "Back up and restore".
+        (tmp_path / "backup").mkdir()
+        folders = {"/var/lib/sluice": str(c.data_dir), "/backup": str(tmp_path / "backup")}
+        await ask(BACK_UP, folders)
+        assert "sound" in await ask(CHECK_BACKUP, folders)
+        await stop(b)
+        b.lose_disk()
+        await ask(RESTORE, folders | {"/var/lib/restored": str(b.data_dir)})
+        await b.start()
+        await publishing.more()
+        await level(a, b)
+
+        # "Add or remove a node".
+        try:
+            if deployment is systemd:
+                certify(tmp_path / "certificates", [added.name])
+                d.take_credentials(tmp_path / "certificates" / added.name)
+            await d.start()
+            await level(d)
+            for node, deployed in zip(nodes, cluster.nodes, strict=True):
+                node.take_files(
+                    {path: text for path, text in deployed.files.items() if path.endswith(".toml")}
+                )
+            await restart(a, b)
+            await fail_over(c, b)
+            await restart(c)
+            await fail_over(b, d)
+            await publishing.more()
+            await fail_over(d, a)
+            await stop(d)
+            await publishing.more()
+        finally:
+            d.leave_nothing()
+        await publishing.end()
+        await level(a, b, c)
+        for node in nodes:
+            await stop(node)
+            node.lines()  # all of them JSON
+        for node in (b, c):
+            compared = compare_streams(a.data_dir / "datastream.bin", node.data_dir / "datastream.bin")
+            assert compared.is_equal, compared.difference
+
+
+@pytest.mark.slow
+async def test_nodes_of_the_chart_elect_the_active_one(tmp_path: Path) -> None:
+    """With the settings that values.yaml names, and a real etcd."""
+    with running_etcd(tmp_path / "etcd") as etcd:
+        values = (r"settings.failover\.automatic=true", rf"settings.failover\.etcd={etcd.address}")
+        rendered = tmp_path / "rendered.yaml"
+        words = [word for value in values for word in ("--set", value)]
+        rendered.write_text(expect_helm("template", "sluice", "--namespace", "sluice", *words))
+        cluster = kubernetes(tmp_path, rendered)
+        async with running(cluster, tmp_path) as nodes:
+            publishing = Publishing(nodes, cluster.key)
+            for _ in range(2):
+                await publishing.more()
+                (active,) = [node for node in nodes if await node.is_active()]
+                await active.end(signal.SIGKILL)
+                await publishing.more()
+                await active.start()
+                await until(active.is_ready, 0.1)
+                assert not await active.is_active()
+            await publishing.end()

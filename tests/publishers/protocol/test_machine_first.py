@@ -70,7 +70,7 @@ def test_one_that_does_not_answer_may_store_the_block_and_is_waited_for() -> Non
     publisher.lose()
     publisher.hear(Disconnected("refused"))
     publisher.hear(Connected(1000))
-    assert publisher.lose() == [ConnectGateway(1, attempt=2)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     publisher.hear(Connected(6))
     publisher.lose()
     assert (

@@ -47,11 +47,12 @@ def test_an_end_goes_to_the_next_gateway_and_waits_when_all_were_tried(code: End
     publisher.end(code, last=4, proximate=5)
     assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     assert publisher.lose("refused") == [ConnectGateway(0, attempt=1)]
-    assert publisher.lose("refused") == [ConnectGateway(1, attempt=2)]
+    assert publisher.lose("refused") == [ConnectGateway(1, attempt=0)]
+    assert publisher.lose("refused") == [ConnectGateway(0, attempt=2)]
     publisher.connect()
     assert publisher.write_all() == ["5", "5.", "6", "6."]
     publisher.ack(5)
-    assert publisher.lose() == [ConnectGateway(0, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 def test_where_all_gateways_shut_down_or_stand_by_the_waits_are_short_at_first() -> None:

@@ -20,15 +20,18 @@ def test_one_gateway_is_tried_again_with_growing_waits() -> None:
     assert route.after(Gateway.SAME, Pace.BACKOFF) == ConnectGateway(0, attempt=1)
 
 
-def test_every_gateway_is_tried_before_the_first_wait() -> None:
+def test_every_gateway_is_tried_before_each_wait() -> None:
     route = GatewayChoice(3)
-    tries = [route.after(Gateway.NEXT, Pace.BACKOFF) for _ in range(5)]
+    tries = [route.after(Gateway.NEXT, Pace.BACKOFF) for _ in range(8)]
     assert tries == [
         ConnectGateway(1, 0),
         ConnectGateway(2, 0),
         ConnectGateway(0, 1),
-        ConnectGateway(1, 2),
-        ConnectGateway(2, 3),
+        ConnectGateway(1, 0),
+        ConnectGateway(2, 0),
+        ConnectGateway(0, 2),
+        ConnectGateway(1, 0),
+        ConnectGateway(2, 0),
     ]
     assert route.first() == ConnectGateway(2, attempt=0)
 
@@ -47,10 +50,21 @@ def test_after_ends_in_order_the_waits_are_short_for_a_while() -> None:
     ]
     assert all(connect.is_soon for connect in soon)
     growing = [route.after(Gateway.NEXT, Pace.SOON) for _ in range(3)]
-    assert [(connect.attempt, connect.is_soon) for connect in growing] == [(1, False), (2, False), (3, False)]
+    assert [(connect.attempt, connect.is_soon) for connect in growing] == [(1, False), (0, False), (2, False)]
     route.progress()
     assert route.after(Gateway.NEXT, Pace.SOON).attempt == 0
     assert route.after(Gateway.NEXT, Pace.SOON).is_soon
+
+
+def test_publishers_of_a_dead_node_are_back_soon_where_another_one_stands_by() -> None:
+    """That one becomes active when the lease of the dead one has ended."""
+    route = GatewayChoice(2)
+    for _ in range(20):
+        route.after(Gateway.NEXT, Pace.BACKOFF)  # from the dead one
+        assert route.after(Gateway.NEXT, Pace.SOON).attempt <= 2
+    assert max(route.after(Gateway.NEXT, Pace.BACKOFF).attempt for _ in range(2)) == 2
+    route.progress()
+    assert [route.after(Gateway.NEXT, Pace.BACKOFF).attempt for _ in range(6)] == [0, 1, 0, 2, 0, 3]
 
 
 def test_one_gateway_that_ends_in_order_is_given_time() -> None:
