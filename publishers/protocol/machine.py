@@ -281,7 +281,7 @@ class PublisherMachine:
 
     def _retry_lost(self, event: Event) -> list[Action]:
         assert isinstance(event, Disconnected)
-        departure = _Departure(event.reason, Gateway.NEXT, Pace.BACKOFF)
+        departure = _Departure(event.reason, Gateway.NEXT, Pace.LOST)
         if event.is_too_long and self._refusals.too_long():
             departure = replace(departure, outcome=StreamOutcome.FAILED)
         return self._go_on(departure)

@@ -208,7 +208,9 @@ class Pace(Enum):
 
     AT_ONCE = "at once"
     SOON = "soon"
-    """Like BACKOFF, but several gateways get short waits first."""
+    """Like LOST, but several gateways get short waits first."""
+    LOST = "lost"
+    """Like BACKOFF, but where there are several gateways the wait stays short: one of them may take over."""
     BACKOFF = "backoff"
     """The wait of the retry policy; none if a gateway is untried."""
 
@@ -308,6 +310,7 @@ _WHERE: Final = {
 _WHEN: Final = {
     Pace.AT_ONCE: "at once",
     Pace.SOON: "at once where another node was not tried yet, then after 0.1 s for 5 s, then at most 2 s",
+    Pace.LOST: "after a wait that grows to 2 s, unless another node was not tried yet",
     Pace.BACKOFF: "after a growing wait, unless another node was not tried yet",
 }
 

@@ -25,9 +25,9 @@ __all__ = ["GatewayChoice", "Refusals"]
 
 SOON_TRIES_MAX: Final = 50
 """Short waits in a row before growing ones: 5 seconds, well over a planned failover."""
-STANDBY_ATTEMPTS_MAX: Final = 2
-"""The wait grows to that of so many attempts, 2 s, once a node has ended a stream as a standby: it may become
-active when the lease of a dead node has ended."""
+LOST_ATTEMPTS_MAX: Final = 2
+"""The wait grows to that of so many attempts, 2 s, while nodes are away or stand by: one of them becomes active
+when the lease of a dead one has ended."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"
@@ -44,12 +44,10 @@ class GatewayChoice:
         self._gateway = 0
         self._tries = 0  # failed streams since a block was last stored
         self._soon_count = 0  # short waits among them
-        self._has_standby = False  # a gateway has ended a stream in order since then
 
     def progress(self) -> None:
         """Note a newly stored block."""
         self._tries = self._soon_count = 0
-        self._has_standby = False
 
     def first(self) -> ConnectGateway:
         """Connect at once, to the gateway of the last stream or of `aim`."""
@@ -65,7 +63,6 @@ class GatewayChoice:
         self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
-        self._has_standby = self._has_standby or (pace is Pace.SOON and self._gateway_count > 1)
         if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < SOON_TRIES_MAX:
             self._soon_count += 1
             if self._tries + 1 < self._gateway_count:
@@ -76,7 +73,8 @@ class GatewayChoice:
         rounds, tried = divmod(self._tries, self._gateway_count)
         if gateway is Gateway.NEXT and tried:
             return ConnectGateway(self._gateway, attempt=0)
-        attempt = min(rounds, STANDBY_ATTEMPTS_MAX) if self._has_standby else rounds
+        is_bounded = self._gateway_count > 1 and pace is not Pace.BACKOFF
+        attempt = min(rounds, LOST_ATTEMPTS_MAX) if is_bounded else rounds
         return ConnectGateway(self._gateway, attempt=max(1, attempt))
 
 

@@ -56,15 +56,12 @@ def test_after_ends_in_order_the_waits_are_short_for_a_while() -> None:
     assert route.after(Gateway.NEXT, Pace.SOON).is_soon
 
 
-def test_publishers_of_a_dead_node_are_back_soon_where_another_one_stands_by() -> None:
+def test_publishers_of_a_dead_node_are_back_soon_where_another_one_may_take_over() -> None:
     """That one becomes active when the lease of the dead one has ended."""
     route = GatewayChoice(2)
-    for _ in range(20):
-        route.after(Gateway.NEXT, Pace.BACKOFF)  # from the dead one
-        assert route.after(Gateway.NEXT, Pace.SOON).attempt <= 2
-    assert max(route.after(Gateway.NEXT, Pace.BACKOFF).attempt for _ in range(2)) == 2
-    route.progress()
-    assert [route.after(Gateway.NEXT, Pace.BACKOFF).attempt for _ in range(6)] == [0, 1, 0, 2, 0, 3]
+    assert [route.after(Gateway.NEXT, Pace.LOST).attempt for _ in range(8)] == [0, 1, 0, 2, 0, 2, 0, 2]
+    alone = GatewayChoice(1)
+    assert [alone.after(Gateway.NEXT, Pace.LOST).attempt for _ in range(4)] == [1, 2, 3, 4]
 
 
 def test_one_gateway_that_ends_in_order_is_given_time() -> None:
