@@ -26,8 +26,8 @@ __all__ = ["GatewayChoice", "Refusals"]
 SOON_TRIES_MAX: Final = 50
 """Short waits in a row before growing ones: 5 seconds, well over a planned failover."""
 LOST_ATTEMPTS_MAX: Final = 2
-"""The wait grows to that of so many attempts, 2 s, while nodes are away or stand by: one of them becomes active
-when the lease of a dead one has ended."""
+"""The wait grows to that of so many attempts, 2 s, while nodes are away or stand by: one of them becomes
+active when the lease of a dead one has ended."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"
