@@ -255,6 +255,7 @@ class EtcdCoordinator:
         return [] if self._token is None else [("token", self._token)]
 
     async def _log_in(self, channel: aio.Channel, user: EtcdUser) -> None:
+        self._token = None
         request = etcd_pb2.AuthenticateRequest(name=user.name, password=user.password())
         answer: etcd_pb2.AuthenticateResponse = await self._ask(
             channel, "Auth/Authenticate", request, etcd_pb2.AuthenticateResponse.FromString

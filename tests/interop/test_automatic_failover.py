@@ -234,13 +234,11 @@ async def test_a_node_whose_disk_refuses_blocks_leaves_its_term(tmp_path: Path, 
         publishing = Publishing(nodes)
         await publishing.reach(20)
         active = await active_of(nodes)
-        limit = (1, resource.RLIM_INFINITY)
-        assert active._process is not None
-        resource.prlimit(active._process.process_id, resource.RLIMIT_FSIZE, limit)
+        active.limit_files(1)
         await publishing.reach(publishing.acknowledged + 40)  # the publisher is sent on
         await active_of([node for node in nodes if node is not active])
         assert await role_of(active) == "standby"
-        resource.prlimit(active._process.process_id, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        active.limit_files(resource.RLIM_INFINITY)
         await until(lambda: is_ready(active))
         await ends_well(nodes, publishing)
 

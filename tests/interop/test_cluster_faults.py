@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import urlopen
@@ -122,6 +123,22 @@ async def test_every_standby_is_stopped(tmp_path: Path) -> None:
         await check_words(a, NO_SUCCESSOR)
         await c.start()
         await all_say([a, c])
+
+
+@pytest.mark.slow
+async def test_standbys_that_cannot_write_say_that_they_could_not_take_over(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, 0) as nodes:
+        a, *standbys = nodes
+        publishing = Publishing([a])
+        await publishing.reach(10)
+        for node in standbys:
+            node.limit_files(1)
+        await publishing.reach(publishing.acknowledged + 20)
+        await all_say(nodes, NO_SUCCESSOR)
+        await check_words(a, NO_SUCCESSOR)
+        standbys[0].limit_files(resource.RLIM_INFINITY)
+        await all_say(nodes)
+        await publishing.end()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -71,6 +72,12 @@ class ClusterNode(ServeProcess):
         for other in others:
             words += ["--peer", other.grpc]
         self._arguments = [str(word) for word in words]
+
+    def limit_files(self, size: int) -> None:
+        """Let it write no file beyond this size, as on a full disk; RLIM_INFINITY: any."""
+        assert self._process is not None
+        limit = (size, resource.RLIM_INFINITY)
+        resource.prlimit(self._process.process_id, resource.RLIMIT_FSIZE, limit)
 
     async def facts(self) -> dict[str, Any]:
         """Return its row of `sluice status`."""
