@@ -413,7 +413,8 @@ async def test_a_deployed_cluster_is_operated(deployment: Any, tmp_path: Path) -
         cluster.ports[added.name] = {port: free_port() for port in PORTS}
         (tmp_path / added.name).mkdir()
         d = RunningNode(cluster, added, tmp_path / added.name)
-        publishing = Publishing([*nodes, d], cluster.key)  # a publisher goes to the nodes that it was told of
+        # A publisher goes to the nodes that it was told of. Its chain lasts for three minutes.
+        publishing = Publishing([*nodes, d], cluster.key, pause_seconds=0.1)
         await publishing.more()
 
         async def level(*others: RunningNode) -> None:
@@ -521,7 +522,7 @@ async def test_nodes_of_the_chart_elect_the_active_one(tmp_path: Path) -> None:
         rendered.write_text(expect_helm("template", "sluice", "--namespace", "sluice", *words))
         cluster = kubernetes(tmp_path, rendered)
         async with running(cluster, tmp_path) as nodes:
-            publishing = Publishing(nodes, cluster.key)
+            publishing = Publishing(nodes, cluster.key, pause_seconds=0.1)
             for _ in range(2):
                 await publishing.more()
                 (active,) = [node for node in nodes if await node.is_active()]

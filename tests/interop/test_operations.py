@@ -128,8 +128,10 @@ async def has_block(node: HasGrpc, places: Places, number: int) -> bool:
 class Publishing:
     """A publisher that keeps publishing while the nodes are operated."""
 
-    def __init__(self, nodes: Sequence[HasGrpc], key: Ed25519PrivateKey = KEY) -> None:
-        self._key = key
+    def __init__(
+        self, nodes: Sequence[HasGrpc], key: Ed25519PrivateKey = KEY, *, pause_seconds: float = 0.02
+    ) -> None:
+        self._key, self._pause_seconds = key, pause_seconds
         self.client = Listener([str(node.grpc_address) for node in nodes], "alice", OPTIONS)
         self._ended = asyncio.Event()
         self._goes_on = asyncio.Event()
@@ -141,7 +143,7 @@ class Publishing:
         for block in BlockMaker(7, self._key, SMALL).blocks(BLOCKS_MAX):
             if self._ended.is_set():
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self._pause_seconds)
             await self._goes_on.wait()
             self._last_number = block.number
             yield block
