@@ -66,6 +66,10 @@ class EtcdProcess:
         while any(" T " not in (task / "stat").read_text("utf-8") for task in tasks.iterdir()):
             time.sleep(0.005)
 
+    def lose_data(self) -> None:
+        """Remove its folder, once it is stopped."""
+        shutil.rmtree(self._folder)
+
     def stop(self) -> None:
         """Kill it."""
         if self._process is not None:

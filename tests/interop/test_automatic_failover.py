@@ -161,6 +161,22 @@ async def test_without_the_coordinator_nobody_acknowledges_and_with_it_again_it_
 
 
 @pytest.mark.slow
+async def test_a_coordinator_without_its_data_costs_no_block(tmp_path: Path, etcd: EtcdProcess) -> None:
+    async with elected(tmp_path, etcd) as nodes:
+        publishing = Publishing(nodes)
+        for _ in range(2):
+            await publishing.reach(publishing.acknowledged + 20)
+            etcd.stop()
+            etcd.lose_data()
+            etcd.start()
+            acknowledged = publishing.acknowledged
+            await publishing.reach(acknowledged + 40)
+        epochs = sorted(line["epoch"] for node in nodes for line in node.logged("has the term"))
+        assert len(set(epochs)) == len(epochs) >= 2
+        await ends_well(nodes, publishing)
+
+
+@pytest.mark.slow
 async def test_a_stopped_node_leaves_its_term_at_once(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with elected(tmp_path, etcd) as nodes:
         publishing = Publishing(nodes)
