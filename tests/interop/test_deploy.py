@@ -207,6 +207,15 @@ def test_a_start_does_not_walk_through_all_data() -> None:
     [
         ("size=huge", 'size: got "huge", expected one of large, medium, small'),
         ("minStandbys=3", "minStandbys: got 3, expected less than nodes, which is 3"),
+        (
+            r"settings.failover\.etcd=e:2379",
+            "networkPolicy.egress: got nothing, expected a rule that leads to failover",
+        ),
+        (
+            r"settings.otel\.endpoint=http://c:4317",
+            "expected a rule that leads to otel.endpoint, http://c:4317",
+        ),
+        (r"settings.archive\.url=s3://b/p", "expected a rule that leads to archive.url, s3://b/p"),
         ("nodes=1", "minStandbys: got 1, expected less than nodes, which is 1"),
         ("settings.role=active", "settings: got role, which is not for you"),
         (r"settings.http\.address=0.0.0.0:80", "settings: got http.address, which is not for you"),

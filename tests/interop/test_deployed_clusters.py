@@ -516,7 +516,10 @@ async def test_a_deployed_cluster_is_operated(deployment: Any, tmp_path: Path) -
 async def test_nodes_of_the_chart_elect_the_active_one(tmp_path: Path) -> None:
     """With the settings that values.yaml names, and a real etcd."""
     with running_etcd(tmp_path / "etcd") as etcd:
-        values = (r"settings.failover\.automatic=true", rf"settings.failover\.etcd={etcd.address}")
+        values = (
+            *(r"settings.failover\.automatic=true", rf"settings.failover\.etcd={etcd.address}"),
+            "networkPolicy.egress[0].ports[0].port=2379",
+        )
         rendered = tmp_path / "rendered.yaml"
         words = [word for value in values for word in ("--set", value)]
         rendered.write_text(expect_helm("template", "sluice", "--namespace", "sluice", *words))
