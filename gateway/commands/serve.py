@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib.metadata import version
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _FORMER = "former_"
 """The prefix of the parameter of an option's former name."""
+_SECOND_NAME = re.compile(r", --\S+")
+"""The option without its unit: a line of the help with both is too long for a terminal."""
 _HEADINGS = {"grpc": "gRPC", "tcp": "TCP", "http": "HTTP"}
 
 
@@ -58,7 +61,13 @@ class _ServeCommand(click.Command):
         if log_format(flags, os.environ, Path(config) if config else None, read) == "json":
             set_up_logging(form="json")
             log_what_python_says()
-        return super().make_context(info_name, args, parent, **{**extra, "obj": read})
+        try:
+            return super().make_context(info_name, args, parent, **{**extra, "obj": read})
+        except click.NoSuchOption as error:
+            key = error.option_name.lstrip("-").replace("-", "_")  # grpc.address has the option --grpc
+            if meant := [setting.flag for setting in SETTINGS if setting.attribute == key]:
+                raise click.NoSuchOption(error.option_name, None, meant, error.ctx) from error
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list for each section, then the options that are no settings."""
@@ -66,9 +75,12 @@ class _ServeCommand(click.Command):
         section_of = {setting.attribute: setting.section for setting in SETTINGS}
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
-                sections.setdefault(section_of.get(param.name or "", "command"), []).append(record)
-        for section, records in sections.items():
-            with formatter.section(_HEADINGS.get(section, section.capitalize())):
+                names = _SECOND_NAME.sub("", record[0])  # a line with both would be too long for a terminal
+                sections.setdefault(section_of.get(param.name or "", "command"), []).append(
+                    (names, record[1])
+                )
+        for name, records in sections.items():
+            with formatter.section(_HEADINGS.get(name, name.capitalize())):
                 formatter.write_dl(records, col_max=30)
 
 

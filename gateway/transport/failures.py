@@ -84,11 +84,11 @@ class Speaks(Enum):
 _WHERE: Final = {
     Speaks.HTTP: "that is an HTTP port, for browsers and probes",
     Speaks.STREAM: "that is the port of a data streamer, for readers over TCP",
-    Speaks.GRPC: "that is a gRPC port, not that of a data streamer",
+    Speaks.GRPC: "that is a gRPC port",
 }
 _DEFAULT_PORTS: Final = {
     Speaks.GRPC: "gRPC is at 40840 by default",
-    Speaks.STREAM: "it is at 6900 by default",
+    Speaks.STREAM: "a data streamer is at 6900 by default",
 }
 
 

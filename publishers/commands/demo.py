@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, Literal
@@ -124,10 +124,10 @@ def command(
     """Run three nodes and racing publishers, let things go wrong, and check what came of it.
 
     \b
-    A publisher hangs in the middle of a block: it times out, and another publisher sends the block.
+    A publisher hangs in the middle of a block: another publisher sends the block.
     A publisher sends a block with a wrong proof: it is refused.
     A publisher lags: it is told to skip, or that its block is stored.
-    The active node is killed: a standby takes over, and the old node returns as a standby.
+    The active node is killed: a standby takes over; the old node returns as one.
 
     A TCP reader and a gRPC reader compare every block with what was published, all the while. At the end the
     demo checks that nothing was lost, repeated or out of order, that all nodes have the same bytes, and that
@@ -201,7 +201,9 @@ def _default(setting: str) -> Address:
 
 def _stay(options: DemoOptions, result: DemoResult) -> None:
     """Run the nodes on until Ctrl-C."""
-    with _Display(Console()) as display, nodes_again(options, result.first_block, display) as cluster:
+    with ExitStack() as running:
+        with _Display(Console()) as display:  # its bars are gone before the lines below
+            cluster = running.enter_context(nodes_again(options, result.first_block, display))
         node = "" if cluster.grpc[0] == str(_default("grpc.address")) else f" --node {cluster.grpc[0]}"
         tcp = parse_address(cluster.tcp[0])
         first = f"next(iter_entries({tcp.host!r}, {tcp.port}, from_entry=0))"
@@ -214,6 +216,7 @@ def _stay(options: DemoOptions, result: DemoResult) -> None:
         click.echo("\n".join(("", *lines)))
         with suppress(KeyboardInterrupt):
             signal.pause()
+        click.echo("\nstopping the nodes")
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:

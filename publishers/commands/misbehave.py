@@ -77,14 +77,14 @@ def command(
 
     \b
     hang        send half of a block, then nothing: EndOfStream(TIMEOUT)
-    disconnect  send half of a block, and be gone: the gateway asks another publisher for it
-    bad-proof   send a block whose proof is of another block: EndOfStream(BAD_BLOCK_PROOF)
+    disconnect  send half of a block, and leave: another publisher brings it
+    bad-proof   send a block with another's proof: EndOfStream(BAD_BLOCK_PROOF)
     repeat      offer stored blocks: SkipBlock, or EndOfStream(DUPLICATE_BLOCK)
     ahead       offer a block far above the next one: BehindPublisher
 
     It offers the next block of the chain until no other publisher has it. A gateway that keeps the protocol
-    stores the same chain as without it; one that checks no proofs (verify.mode hash) stores what bad-proof
-    sends. Alone at a gateway, a publisher that hangs may hear nothing for
+    stores the same chain as without it; one that checks no proofs (verification.mode hash) stores what
+    bad-proof sends. Alone at a gateway, a publisher that hangs may hear nothing for
     publish.idle_timeout_seconds.
 
     Exit status 1 if the gateway answers something else, or nothing.

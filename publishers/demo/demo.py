@@ -188,6 +188,7 @@ def nodes_again(options: DemoOptions, first_block: int, show: Show) -> Iterator[
     """Start the nodes again on what they have after a demo; stop them at the end."""
     arguments = _node_words(options, first_block)
     cluster = Cluster(options.folder, arguments, options.grpc, options.tcp)
+    cluster.forget_roles()
     try:
         _start(cluster, show)
         yield cluster
@@ -454,6 +455,10 @@ def _claims_of_chain(
     yield DemoClaim("identical", same, said if same else f"the nodes' streams differ: {', '.join(digests)}")
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
 def _claims_of_race(
     report: JobReport, timeline: _Timeline, mode: str, publishers: int
 ) -> Iterator[DemoClaim]:
@@ -461,9 +466,9 @@ def _claims_of_race(
     if publishers > 1:
         yield DemoClaim("race", winners > 1, f"{winners} of {publishers} publishers won blocks")
         skipped = sum(row.skipped for row in report.publishers)
-        yield DemoClaim("skip", skipped > 0, f"{skipped:,} times a publisher was told to skip a block")
+        yield DemoClaim("skip", skipped > 0, f"{_times(skipped)} a publisher was told to skip a block")
         resent = sum(row.resent for row in report.publishers)
-        yield DemoClaim("resend", resent > 0, f"{resent:,} times a publisher was asked for a block again")
+        yield DemoClaim("resend", resent > 0, f"{_times(resent)} a publisher was asked for a block again")
     for kind in (Misbehaviour.HANG, Misbehaviour.BAD_PROOF, Misbehaviour.REPEAT):
         if kind is Misbehaviour.BAD_PROOF and mode == "hash":
             continue  # that mode checks no proofs

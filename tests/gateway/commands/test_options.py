@@ -65,6 +65,12 @@ def test_all_paths_of_all_commands_have_names() -> None:
             assert not is_path or isinstance(parameter.type, NamedPath), (command.name, parameter.name)
 
 
+def test_the_help_of_every_command_fits_a_terminal_of_80_columns() -> None:
+    for command in commands_in(cli.sluice):
+        words = CliRunner().invoke(command, ["--help"], terminal_width=80, prog_name="sluice").output
+        assert [line for line in words.splitlines() if len(line) > 80] == [], command.name
+
+
 @click.command()
 @click.option("--seconds", type=FiniteRange(min=0))
 def number(seconds: float) -> None:

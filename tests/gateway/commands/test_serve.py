@@ -151,6 +151,7 @@ def test_print_config_does_not_start_a_node(node: FakeNodeModule, capsys: pytest
 # click words the first three, and may change them.
 BAD_USAGE = [
     (["--tpc", "x"], r"sluice serve: No such option.*--tpc.* \(see: sluice serve --help\)"),
+    (["--grpc-address", "x"], r"sluice serve: No such option.*--grpc-address.* Did you mean '--grpc'\?.*"),
     (["--tcp"], r"sluice.*: Option '--tcp' requires an argument \(see: sluice.* --help\)"),
     (["extra"], r"sluice serve: Got unexpected extra argument \(extra\) \(see: sluice serve --help\)"),
     (["--role", "boss"], r"sluice: role: got 'boss', expected one of active, standby \(flag --role\)"),

@@ -67,7 +67,7 @@ async def test_a_data_streamer_client_at_other_ports(tmp_path: Path) -> None:
 
         assert await found(node.tcp_address) is None
         assert await found(node.grpc_address) == (
-            "that is a gRPC port, not that of a data streamer; it is at 6900 by default"
+            "that is a gRPC port; a data streamer is at 6900 by default"
         )
         assert (await found(node.http_address) or "").startswith("that is an HTTP port")
 
