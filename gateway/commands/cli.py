@@ -232,7 +232,7 @@ def _usage_line(error: click.ClickException) -> str:
 
 def _fail(line: str, status: int) -> int:
     """Control characters are escaped: the text may be a peer's."""
-    text = one_line(" ".join(line.split("\n")))
+    text = one_line(line.replace("\n\t", " ").replace("\n", " "))  # click indents its lists
     if is_json():
         logging.getLogger("sluice").critical("%s", text)
     else:

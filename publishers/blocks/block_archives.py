@@ -91,7 +91,8 @@ class Archive:
             self._tar.seek(0)
             if not _is_tar(record):
                 begin = magic.hex(" ") if magic else "nothing: it is empty"
-                raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
+                expected = "N.blk, N.blk.gz, N.blk.zst, a zip or a tar"
+                raise ArchiveError(f"not an archive: it begins with {begin}; expected {expected}")
 
     def members(self) -> Iterator[ArchiveMember]:
         """Yield the blocks in stored order. Raises ArchiveError if the archive is damaged or refused."""

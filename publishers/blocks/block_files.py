@@ -35,6 +35,7 @@ __all__ = [
     "stored_bytes_max",
     "sync_folder",
     "write_block_file",
+    "write_output",
     "write_whole",
 ]
 
@@ -122,6 +123,20 @@ def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise BlockFileError(str(path), error.strerror or str(error)) from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that a user has named: whole, flushed, where a link leads; or into a device or a pipe."""
+    if path.is_file():
+        write_whole(path.resolve(), data, is_flushed=True)
+        return
+    if not path.exists() and not path.is_symlink():
+        write_whole(path, data, is_flushed=True)
+        return
+    try:
+        path.write_bytes(data)  # a device, somebody's pipe, or a link that leads nowhere
+    except OSError as error:
         raise BlockFileError(str(path), error.strerror or str(error)) from error
 
 

@@ -21,11 +21,11 @@ from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 from sluice.gateway.transport.failures import why_failed_at
 from sluice.publishers import limits
-from sluice.publishers.blocks.block_files import encode_block_file, write_whole
+from sluice.publishers.blocks.block_files import encode_block_file, write_output
 from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
 from sluice.publishers.blocks.block_summary import size_text, summarize
 from sluice.publishers.blocks.block_writer import BlockWriter
-from sluice.publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import number_of
 
 __all__ = ["ask_node", "command", "get_block"]
@@ -179,13 +179,4 @@ def _write(path: Path, block: Block) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    if path.is_file():
-        write_whole(path.resolve(), data, is_flushed=True)  # where a link leads
-        return
-    if not path.exists() and not path.is_symlink():
-        write_whole(path, data, is_flushed=True)
-        return
-    try:
-        path.write_bytes(data)  # a device, somebody's pipe, or a link that leads nowhere
-    except OSError as error:
-        raise BlockFileError(str(path), error.strerror or str(error)) from error
+    write_output(path, data)

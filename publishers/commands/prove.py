@@ -30,7 +30,7 @@ from sluice.gateway.logs import one_line
 from sluice.gateway.services.proof_service import REASON_KEY, UNDER_KEY
 from sluice.gateway.transport.channels import ClientTls
 from sluice.publishers import limits
-from sluice.publishers.blocks.block_files import write_whole
+from sluice.publishers.blocks.block_files import write_output
 from sluice.publishers.commands.block import ask_node, get_block
 from sluice.publishers.commands.verify_proof import as_json, describe, ledger_key_option, proof_verifier
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
@@ -91,11 +91,14 @@ def command(
     """
     if (index is None) == (transaction_id is None):
         raise click.UsageError("give one of --item N and --transaction ID")
+    if transaction_id is not None and "@" not in transaction_id:
+        got = f"got {transaction_id!r}, expected an id such as 0.0.1234@1700000000.000000001"
+        raise click.BadParameter(got, param_hint="--transaction")
     if under is not None and under <= number:
         raise click.BadParameter(f"got {under}, expected a block above {number}", param_hint="--under")
     verifier = proof_verifier(key_texts) if key_texts else None
     data, shown = _prove_by_any(nodes.addresses, tls, _Wanted(number, index, transaction_id, under), verifier)
-    write_whole(path.resolve(), data, is_flushed=True)
+    write_output(path, data)
     if is_json:
         report = {"proof_bytes": len(data), "is_checked": verifier is not None, **as_json(shown)}
         click.echo(json.dumps(report))

@@ -18,7 +18,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.commands.parameter_types import NamedPath
 from sluice.gateway.regular_files import open_regular
 from sluice.gateway.store.trust_store import given_address_book, given_ledger
-from sluice.publishers.blocks.block_files import write_whole
+from sluice.publishers.blocks.block_files import write_output
 from sluice.publishers.errors import BlockFileError
 
 __all__ = ["as_json", "command", "describe", "ledger_key_option", "proof_verifier", "rsa_threshold_option"]
@@ -106,7 +106,7 @@ def command(
         click.echo(json.dumps({"holds": False, "problem": problem}))
         click.get_current_context().exit(1)
     if item_path is not None:
-        write_whole(item_path.resolve(), shown.item, is_flushed=True)
+        write_output(item_path, shown.item)
     if is_json:
         click.echo(json.dumps({"holds": True, **as_json(shown)}))
         return

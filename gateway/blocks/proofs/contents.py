@@ -256,12 +256,14 @@ class ItemProof:
         try:
             message.ParseFromString(data)
         except DecodeError:
-            raise ProofDataError(_WHAT, f"{len(data)} bytes that do not parse", "a whole file") from None
+            raise ProofDataError(
+                _WHAT, f"{len(data)} bytes that do not parse", "a file of `sluice prove`"
+            ) from None
         message.DiscardUnknownFields()
         canonical = message.SerializeToString(deterministic=True)
         if canonical != data:
-            got = f"{len(data)} bytes that are not its canonical form"
-            raise ProofDataError(_WHAT, got, f"{len(canonical)} bytes")
+            form = "not its canonical form" if canonical else "something else"
+            raise ProofDataError(_WHAT, f"{len(data)} bytes that are {form}", "a file of `sluice prove`")
         if not message.HasField("item"):
             raise ProofDataError(_WHAT, "no item", "one")
         parts = {}

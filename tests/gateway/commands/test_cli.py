@@ -202,7 +202,6 @@ def test_no_command_and_an_unknown_one(
     assert capsys.readouterr().err.startswith("sluice: No such command 'wrok'")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -216,6 +215,10 @@ def test_no_command_and_an_unknown_one(
         (
             ["subscribe", "--gatway", "a"],
             "sluice subscribe: No such option '--gatway'. Did you mean '--gateway'?",
+        ),
+        (
+            ["misbehave", "--source", "x", "--gateway", "a:1"],
+            "sluice misbehave: Missing argument '{hang|disconnect|bad-proof|repeat|ahead}'. Choose from: hang",
         ),
     ],
 )
@@ -235,6 +238,7 @@ def test_the_names_of_commands_are_completed_without_an_import(
     assert [item.value for item in found] == ["alpha", "gone", "sparky"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 def test_output_that_nobody_can_take_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -111,9 +111,12 @@ def test_damage_is_refused_or_harmless_and_never_anything_else(kind: str) -> Non
 
 
 def test_what_is_no_archive() -> None:
-    assert refusal(b"") == "not an archive: it begins with nothing: it is empty; expected a zip or a tar"
+    assert (
+        refusal(b"") == "not an archive: it begins with nothing: it is empty; "
+        "expected N.blk, N.blk.gz, N.blk.zst, a zip or a tar"
+    )
     assert refusal(b"\x0a\x02\x08\x01") == (
-        "not an archive: it begins with 0a 02 08 01; expected a zip or a tar"
+        "not an archive: it begins with 0a 02 08 01; expected N.blk, N.blk.gz, N.blk.zst, a zip or a tar"
     )
     assert refusal(gzip.compress(b"x" * 600)).startswith("not an archive: it begins with 1f 8b")
     assert refusal(b"PK\x03\x04 and nothing") == (

@@ -100,6 +100,21 @@ def test_an_item_is_proved_and_the_proof_holds_without_the_node(
     }
 
 
+def test_what_is_written_to_a_pipe_or_a_device_leaves_it_there(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, pipe = tmp_path / "proof", tmp_path / "pipe"
+    run(capsys, "prove", 7, "--item", 1, "--node", node.grpc_address, "--out", path)
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDWR)
+    run(capsys, "prove", 7, "--item", 1, "--node", node.grpc_address, "--out", pipe)
+    assert os.read(reading, 1 << 16) == path.read_bytes()
+    run(capsys, "verify-proof", path, "--ledger-key", ED25519, "--out", pipe)
+    assert os.read(reading, 1 << 16) == BLOCKS[7].items[1]
+    assert pipe.is_fifo()
+    os.close(reading)
+
+
 def test_a_transaction_is_found_by_its_id(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +187,7 @@ def test_errors_of_prove_are_one_line_and_leave_no_file(
         ("70", "--item", "1"): (1, "says NOT_AVAILABLE: block 70: got none, expected one of those here"),
         ("7", "--item", "1", "--under", "7"): (2, "got 7, expected a block above 7"),
         ("7", "--item", "1", "--under", "99"): (1, "block 99: got none, expected one of those here"),
+        ("7", "--transaction", "x"): (2, "got 'x', expected an id such as 0.0.1234@1700000000.000000001"),
         ("7", "--transaction", "0.0.1@1.0"): (1, "none there"),
         ("7", "--item", "1", "--ledger-key", "ed25519:" + "00" * 32): (1, "bad proof"),
         ("7", "--item", "1", "--ledger-key", "x"): (2, "ledger key 'x': got no kind"),

@@ -101,7 +101,8 @@ def test_files_that_make_no_source(folder: Path) -> None:
     with pytest.raises(BlockListError) as name:
         FileSource([f"{folder}/x.bin"], ALL)
     assert str(name.value) == (
-        f"{folder / 'x.bin'}: not an archive: it begins with 78 79 7a; expected a zip or a tar"
+        f"{folder / 'x.bin'}: not an archive: it begins with 78 79 7a; "
+        "expected N.blk, N.blk.gz, N.blk.zst, a zip or a tar"
     )
 
 
