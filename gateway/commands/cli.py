@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -78,6 +79,15 @@ class Commands(click.Group):
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             ctx.fail(f"No such command {name!r}.{meant}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Name the subcommand in an error of its options, where click does not."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if error.ctx is None and (name := ctx.invoked_subcommand) is not None:
+                error.ctx = click.Context(click.Command(name), ctx, name)
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command; if that fails, return one that says what is missing."""

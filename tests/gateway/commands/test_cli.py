@@ -211,6 +211,10 @@ def test_no_command_and_an_unknown_one(
             "sluice ds: No such command 'cleint'. Did you mean 'client'? (see: sluice ds --help)",
         ),
         (["xyzzy"], "sluice: No such command 'xyzzy' (see: sluice --help)"),
+        (
+            ["status", "--node"],
+            "sluice status: Option '--node' requires an argument (see: sluice status --help)",
+        ),
         (["status", "--nod", "a"], "sluice status: No such option '--nod'. Did you mean '--node'?"),
         (
             ["subscribe", "--gatway", "a"],
@@ -218,7 +222,7 @@ def test_no_command_and_an_unknown_one(
         ),
         (
             ["misbehave", "--source", "x", "--gateway", "a:1"],
-            "sluice misbehave: Missing argument '{hang|disconnect|bad-proof|repeat|ahead}'. Choose from: hang",
+            "sluice misbehave: Missing argument '{hang|disconnect|bad-proof|repeat|ahead}'. Choose from: ha",
         ),
     ],
 )
