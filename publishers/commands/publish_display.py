@@ -6,10 +6,11 @@ All have the same figures under the names of `publishers.report`.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 import click
 from rich.console import Console, RenderableType
@@ -206,6 +207,12 @@ class Display:
         self._said_at: float | None = None
         self._said = ""
         console = Console(stderr=True)
+        self._terminal: TextIO | None = None
+        if not is_quiet and sys.stderr.isatty():
+            # While Spark starts, standard error is a file, and the bar is to go on.
+            again = os.dup(sys.stderr.fileno())
+            self._terminal = os.fdopen(again, "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+            console = Console(file=self._terminal)
         self._task: Any = None
         self._bar = _Bar(console) if not is_quiet and console.is_terminal else None
 
@@ -230,6 +237,8 @@ class Display:
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._terminal is not None:
+            self._terminal.close()
 
     def show(self, progress: JobProgress) -> None:
         """Show the progress."""

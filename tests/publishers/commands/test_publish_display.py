@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -237,6 +241,23 @@ def test_a_bar_on_a_narrow_terminal_is_not_cut(width: int) -> None:
     if width >= 40:
         assert len(words[at - 4]) == min(20, width - 35), "the bar has the rest of its line"
         assert lines[0].endswith(" 0:00:00")
+
+
+def test_the_bar_goes_on_while_standard_error_is_a_file(tmp_path: Path) -> None:
+    """As while Spark starts, whose log is that file."""
+    code = """
+import os, sys
+from sluice.publishers.commands.publish_display import Display
+with Display(is_quiet=False) as display:
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 2)
+    display.starting("Starting Spark")
+    display._bar.refresh()
+"""
+    terminal, its_end = (os.fdopen(fd, "rb", buffering=0) for fd in os.openpty())
+    with terminal, its_end:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], stderr=its_end, check=True)
+        assert b"Starting Spark" in terminal.read(1 << 16)
+    assert (tmp_path / "log").read_bytes() == b""
 
 
 def test_a_bar_on_a_terminal_that_is_not_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
