@@ -19,7 +19,7 @@ from sluice.gateway.addresses import parse_address
 from sluice.gateway.errors import AddressError
 from sluice.gateway.settings.kinds import NotThisKind, Size
 
-__all__ = ["AddressType", "FiniteRange", "NamedPath", "SizeType", "offers"]
+__all__ = ["AddressType", "FiniteRange", "NamedPath", "SizeType", "offers", "offers_files"]
 
 SIZE_MAX: Final = 2**64 - 1
 """As the formats can say it."""
@@ -36,6 +36,11 @@ def offers(
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
     return complete
+
+
+def offers_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a value that may be a path, or something else."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 class AddressType(click.ParamType):  # type: ignore[type-arg]

@@ -9,7 +9,7 @@ import time
 import click
 import grpc
 
-from sluice.gateway.commands.parameter_types import AddressType, FiniteRange
+from sluice.gateway.commands.parameter_types import AddressType, FiniteRange, offers_files
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.transport.channels import ClientTls
 from sluice.gateway.transport.failures import why_failed_at
@@ -40,6 +40,7 @@ def _parse_name(context: click.Context, parameter: click.Parameter, name: str) -
     multiple=True,
     required=True,
     metavar="PATH",
+    shell_complete=offers_files,
     help="The chain's block files: a folder with all below it, an archive, or a glob. Repeatable.",
 )
 @click.option(

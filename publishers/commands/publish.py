@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import click
 from rich.console import Console
 
-from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, SizeType
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, SizeType, offers, offers_files
 from sluice.gateway.commands.tls_options import tls_options
 from sluice.gateway.ignored_signals import unless_ignored
 from sluice.gateway.logs import one_line
@@ -169,6 +169,7 @@ class _Request:
     multiple=True,
     required=True,
     metavar="SOURCE",
+    shell_complete=offers_files,
     help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
     "glob such as 'blocks/**/*.zip'; several of them are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
     "datastream:PATH or datastream:HOST:PORT, a node's stream; blockstream:HOST:PORT, its gRPC address; "
@@ -180,6 +181,7 @@ class _Request:
     "--group-by",
     "group_by",
     metavar="batch|l2block|bookmark|N",
+    shell_complete=offers("batch", "l2block", "bookmark"),
     help="What makes one block of a source server: or file: a batch (the default), an L2 block, the entries "
     "from a bookmark to the next, or N entries.",
 )
@@ -234,6 +236,7 @@ class _Request:
     "key",
     callback=_parse_key,
     metavar="FILE|env:NAME",
+    shell_complete=offers_files,
     help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. Workers "
     "read it from the file or the environment variable; no plan and no log has it. Sources server: and file: "
     "need it.",
