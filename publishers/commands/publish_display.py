@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Column, Table
 from rich.text import Text
 
-from sluice.gateway.table_lines import table_lines
+from sluice.gateway.table_lines import lines_on_their_side
 from sluice.publishers.report import JobProgress, JobReport, PublishReport, percentile_ns
 
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
@@ -68,20 +68,7 @@ def report_table(report: JobReport, console: Console) -> RenderableType:
         table.add_row(*map(Text, row))
     if console.measure(table, options=console.options.update(width=sys.maxsize)).maximum <= console.width:
         return table
-    return Text("\n\n".join([_summary(report), *_on_their_side(rows[0], rows[1:], console.width)]))
-
-
-def _on_their_side(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
-    """Yield tables with the head down the left, and as many rows beside each other as fit."""
-    while rows:
-        count = len(rows)
-        while True:
-            lines = table_lines(list(zip(head, *rows[:count], strict=True)))
-            if count == 1 or max(map(len, lines)) <= width:
-                break
-            count -= 1
-        yield "\n".join(lines)
-        rows = rows[count:]
+    return Text("\n".join([_summary(report), "", *lines_on_their_side(rows, console.width)]).rstrip())
 
 
 def report_lines(report: JobReport) -> list[str]:
