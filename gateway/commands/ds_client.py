@@ -247,7 +247,8 @@ async def _asked(
             host, port, tls=options.tls, tls_server_name=_server_name(options)
         )
     except OSError as error:
-        raise OSError(error.errno, f"cannot connect: {error.strerror or error}") from error
+        why = error.strerror or str(error) or "the server ended the connection"
+        raise OSError(error.errno, f"cannot connect: {why}") from error
     try:
         return connected, await ask(connected)
     except BaseException:

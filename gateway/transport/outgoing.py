@@ -142,7 +142,7 @@ class _RelayThread:
                 found = await self.loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
                 server = await self._connected(found)
         except (OSError, TimeoutError) as error:
-            log.warning("%s: cannot connect: %s", address, error or "no answer in time")
+            log.warning("%s: cannot connect: %s", address, str(error) or "no answer in time")
             grpc.close()
             return
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -92,7 +92,8 @@ def test_a_server_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         with ServerThread(streamer) as bare:
             client = [*CLIENT, "--server", f"{bare.host}:{bare.port}", "--tls-ca", str(ca), "--header"]
             assert cli.main(client) == 1
-            assert f"sluice: {bare.host}:{bare.port}: cannot connect: " in capsys.readouterr().err
+            why = "the server ended the connection (TLS was offered, and the server has none there)"
+            assert f"sluice: {bare.host}:{bare.port}: cannot connect: {why}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
