@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -32,8 +33,10 @@ from sluice.gateway.table_lines import table_lines
 from sluice.publishers.blocks.block_places import blocks_in, check_no_gaps
 from sluice.publishers.blocks.maker import MakerOptions
 from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, Show, nodes_again, run_demo
-from sluice.publishers.errors import PublisherError
+from sluice.publishers.errors import PublisherError, SparkUnavailable
 from sluice.publishers.limits import MAKER_BLOCKS_MAX
+from sluice.publishers.spark.preflight import check_libraries
+from sluice.publishers.spark.session import is_submitted, require_java
 from sluice.publishers.verify.verify_run import make_verifier
 
 __all__ = ["command", "print_result"]
@@ -144,13 +147,21 @@ def command(
     if source is not None:
         check_no_gaps(str(source), blocks_in(source))
         make_verifier(TrustedKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
+    engine = engine or ("local" if quick else "spark")
+    if engine == "spark" and not is_submitted(os.environ):
+        try:
+            check_libraries()
+            require_java()
+        except SparkUnavailable as error:
+            remedy = f"{error.remedy}; `sluice demo --quick` needs no Spark"
+            raise SparkUnavailable(error.reason, remedy) from error
     options = DemoOptions(
         folder=_claim(folder),
         block_count=block_count or (QUICK_BLOCKS if quick else BLOCKS),
         source=source,
         publishers=publishers,
         blocks_per_second=rate or None,
-        engine=engine or ("local" if quick else "spark"),
+        engine=engine,
         master=master,
         ledger_keys=ledger_keys,
         grpc=_address(grpc, "grpc.address", stay=stay),

@@ -138,6 +138,18 @@ def test_other_blocks_are_checked_by_hash_alone(tmp_path: Path, capsys: pytest.C
     assert result["verification_mode"] == "hash"
 
 
+def test_without_java_it_says_so_before_it_starts_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "demo"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = sluice("demo", "--folder", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sluice: Spark needs Java 17: JAVA_HOME")
+    assert done.stderr.endswith("; `sluice demo --quick` needs no Spark\n")
+    assert not folder.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark_for_commands")
