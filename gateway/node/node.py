@@ -494,21 +494,10 @@ class Node:
         self._checks.warm_up()
 
     def _roll_history(self) -> None:
-        """Give old pages up for good, if the settings say so.
-
-        Raises:
-            SettingError: there is an archive.
-        """
+        """Give old pages up for good, if the settings say so."""
         settings, store = self.settings, self.store
         if not (settings.history_keep_bytes or settings.history_keep_blocks):
             return
-        if self._archive is not None:
-            raise SettingError(
-                "history.keep_bytes, history.keep_blocks",
-                got="an archive (archive.url)",
-                expected="none; archive.local_bytes and archive.local_blocks say what stays on the disk",
-                where=f"a node that listens at {settings.grpc_address}",
-            )
         blocks = Window(
             settings.history_keep_bytes,
             partial(store.begin_of_last, settings.history_keep_blocks)

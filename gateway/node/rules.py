@@ -216,9 +216,20 @@ def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
 
 
 def archive_options(settings: Settings) -> ArchiveOptions | None:
-    """Return the options of the archive; None without one."""
+    """Return the options of the archive; None without one.
+
+    Raises:
+        SettingError: old pages are to be given up, too.
+    """
     if settings.archive_url is None:
         return None
+    if settings.history_keep_bytes or settings.history_keep_blocks:
+        raise SettingError(
+            "history.keep_bytes, history.keep_blocks",
+            got="an archive (archive.url)",
+            expected="none; archive.local_bytes and archive.local_blocks say what stays on the disk",
+            where="settings",
+        )
     return ArchiveOptions(
         settings.archive_url,
         StoreOptions(

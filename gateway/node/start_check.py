@@ -21,7 +21,7 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.role_keeper import read_role
 from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.errors import Fatal, GatewayError, SettingError
-from sluice.gateway.node.rules import coordinator, failover_tls, own_addresses, peer_tls
+from sluice.gateway.node.rules import archive_options, coordinator, failover_tls, own_addresses, peer_tls
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.store.block_store import stored_last
 from sluice.gateway.store.trust_store import given_address_book, given_ledger, kept_ledger
@@ -66,6 +66,7 @@ class StartCheck:
 def check_start(settings: Settings) -> StartCheck:
     """Read what a start with these settings would read."""
     check = StartCheck()
+    taken: dict[Address, str] = {}
     for name, section, address in (
         ("publishers", "grpc", settings.grpc_address),
         ("subscribers", "subscriber", settings.subscriber_address),
@@ -75,10 +76,18 @@ def check_start(settings: Settings) -> StartCheck:
     ):
         if address is not None:
             check.says(name, f"{address}, {_look_at_tls(check, settings, section, address)}")
-    _look_at_folder(check, settings)
+            other = taken.setdefault(address, section)
+            if other != section and address.port:
+                expected = f"another address than {other}.address"
+                got = str(address)
+                check.faults.append(
+                    SettingError(f"{section}.address", got=got, expected=expected, where="settings")
+                )
+    role = _look_at_folder(check, settings)
     _look_at_keys(check, settings)
-    _look_at_peers(check, settings)
+    _look_at_peers(check, settings, role)
     _look_at_election(check, settings)
+    check.tried(archive_options, settings)
     if settings.archive_url is not None:
         if settings.archive_url.partition("://")[0] not in SCHEMES:
             expected = f"a URL that begins with {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
@@ -109,7 +118,7 @@ def _look_at_tls(check: StartCheck, settings: Settings, section: str, address: A
     return f"TLS with {certificate}{ends}{clients}"
 
 
-def _look_at_folder(check: StartCheck, settings: Settings) -> None:
+def _look_at_folder(check: StartCheck, settings: Settings) -> RoleRecord:
     folder = settings.data_dir
     what = f"data_dir {folder}"
     if not folder.exists():
@@ -148,6 +157,7 @@ def _look_at_folder(check: StartCheck, settings: Settings) -> None:
     follows = "" if role.followed is None else f" of {role.followed}"
     where = "" if remembered is None else " (role.json, which goes before the setting)"
     check.says("role", f"{role.role}{follows}{where}")
+    return role
 
 
 def _look_at_keys(check: StartCheck, settings: Settings) -> None:
@@ -168,13 +178,11 @@ def _look_at_keys(check: StartCheck, settings: Settings) -> None:
     check.says("verification", settings.verification_mode)
 
 
-def _look_at_peers(check: StartCheck, settings: Settings) -> None:
-    if not settings.peers:
-        return
-    tls = check.tried(peer_tls, settings)
+def _look_at_peers(check: StartCheck, settings: Settings, role: RoleRecord) -> None:
+    tls = check.tried(peer_tls, settings) if settings.peers else None
     if tls is not None:
         check.tried(tls.credentials)
-    peers = asyncio.run(other_nodes(settings.peers, own_addresses(settings)))
+    peers = asyncio.run(other_nodes(settings.peers, own_addresses(settings))) if settings.peers else []
     for peer in peers:
         if not asyncio.run(addresses_of([peer])):
             check.warnings.append(f"the name of the peer {peer} does not resolve now")
@@ -183,6 +191,11 @@ def _look_at_peers(check: StartCheck, settings: Settings) -> None:
         got = str(settings.commit_min_standbys)
         check.faults.append(SettingError("commit.min_standbys", got=got, expected=expected, where="settings"))
     waits = settings.commit_min_standbys
+    if not settings.peers:
+        return
+    if not peers and role == RoleRecord("standby"):
+        got, expected = "this node itself", "another node, which a standby can follow"
+        check.faults.append(SettingError("peers", got=got, expected=expected, where="settings"))
     check.says("peers", f"{', '.join(peers) or 'only this node itself'}; {waits} must have a block")
 
 

@@ -29,6 +29,7 @@ from tests.certificates import Authority
 from tests.gateway.archive.chains import blocks_of_a_page
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
+from tests.serving import refused
 
 
 @pytest.fixture(autouse=True)
@@ -375,6 +376,37 @@ def test_a_check_reads_what_an_election_needs(tmp_path: Path) -> None:
     _, lines = check(*words)
     faults = [line.partition(": got ")[0] for line in lines if line.startswith("fault: ")]
     assert faults == ["fault: CA file", "fault: failover.password_file"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            ["--failover-automatic", "on"],
+            "failover.etcd: got nothing, expected the members of an etcd cluster",
+        ),
+        (["--role", "standby", "--peer", "127.0.0.1:40840"], "peers: got "),
+        (["--commit-min-standbys", "1"], "commit.min_standbys: got 1, expected at most 0, "),
+        (
+            ["--archive", "file:///x", "--history-keep-blocks", "9"],
+            "history.keep_bytes, history.keep_blocks: ",
+        ),
+    ],
+)
+def test_a_check_refuses_settings_that_contradict_each_other_as_a_start_does(
+    words: list[str], fault: str, tmp_path: Path
+) -> None:
+    status, lines = check("--data-dir", tmp_path / "data", *words)
+    assert (status, lines[-1]) == (2, "faults: 1")
+    assert lines[-2].startswith(f"fault: {fault}")
+    assert refused("--data-dir", tmp_path / "data", *words)[0] == 2
+
+
+def test_a_check_refuses_an_address_that_two_settings_have(tmp_path: Path) -> None:
+    status, lines = check("--data-dir", tmp_path / "data", "--tcp", "127.0.0.1:1", "--http", "127.0.0.1:1")
+    assert (status, lines[-1]) == (2, "faults: 1")
+    expected = "expected another address than tcp.address (settings)"
+    assert lines[-2] == f"fault: http.address: got 127.0.0.1:1, {expected}"
 
 
 def test_a_check_of_a_machine_that_is_not_ready_ends_with_1(tmp_path: Path) -> None:
