@@ -120,7 +120,10 @@ def command(
         click.echo(json.dumps(_json_of(kind, outcome)))
     elif not outcome.is_expected:
         said = ", ".join(outcome.answers) or f"nothing for {patience_seconds:g} s"
-        click.echo(f"sluice: {kind}: got {said}, expected {EXPECTED[Misbehaviour(kind)]}", err=True)
+        expected = EXPECTED[Misbehaviour(kind)]
+        if kind == Misbehaviour.HANG and not outcome.answers:
+            expected += "; with no other publisher there, after publish.idle_timeout_seconds: give --patience"
+        click.echo(f"sluice: {kind}: got {said}, expected {expected}", err=True)
     return 0 if outcome.is_expected else 1
 
 

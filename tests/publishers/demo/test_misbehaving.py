@@ -81,6 +81,14 @@ def test_it_takes_the_next_block_that_nobody_sends(tmp_path: Path, chain: Path) 
     assert (status, said["block"]) == (0, 3)
 
 
+def test_one_that_hangs_alone_is_told_why_it_hears_nothing(tmp_path: Path, chain: Path) -> None:
+    with node_thread(tmp_path / "node") as node:
+        words = ["hang", "--source", str(chain), "--gateway", str(node.grpc_address), "--patience", "0.5"]
+        result = CliRunner().invoke(command, words, standalone_mode=False)
+    assert result.return_value == 1
+    assert "expected EndOfStream(TIMEOUT); with no other publisher there, after publish.idle" in result.output
+
+
 def test_a_gateway_that_answers_otherwise_is_exit_1(chain: Path) -> None:
     async def careless(stream: FakeStream) -> None:
         block = await stream.block()
