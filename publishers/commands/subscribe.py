@@ -25,7 +25,7 @@ from sluice.gateway.commands.node_options import node_options
 from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath, offers
 from sluice.gateway.logs import one_line
 from sluice.gateway.transport.channels import ClientTls
-from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout, default_format
 from sluice.publishers.blocks.block_summary import size_text, summarize
 from sluice.publishers.blocks.block_writer import BlockWriter
 from sluice.publishers.commands.layout_options import layout_options
@@ -117,8 +117,8 @@ def command(
     """
     if isinstance(start, int) and end is not None and end < start:
         raise click.UsageError(f"--to {end} is before --from {start}")
-    if folder is None and layout != "plain":
-        raise click.UsageError("--layout needs --out DIR")
+    if folder is None and (layout, block_format) != ("plain", default_format("plain")):
+        raise click.UsageError("--layout and --format need --out DIR")
     goes_on = "going on with the next node" if len(nodes.addresses) > 1 else "trying again"
     on_terminal = sys.stdout.isatty() and not as_json
     view: _View = (
