@@ -18,7 +18,7 @@ PORT_MAX = 65_535
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _PORT = re.compile(r"\d{1,5}", re.ASCII)
-_EXPECTED = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
+_EXPECTED = "host:port, such as 127.0.0.1:40840, [::1]:40840 or node-a:40840"
 
 
 @dataclass(frozen=True, slots=True, order=True)

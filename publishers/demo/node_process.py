@@ -185,16 +185,17 @@ class NodeProcess:
         with self.log_path.open() as log:
             log.seek(log_start)
             lines = [line.strip() for line in log if line.strip()]
-        return " | ".join(map(_refusal, lines[-_LOG_LINES_SHOWN:])) or "nothing in its log"
+        refusal = _refusal(lines[-1]) if lines else "nothing in its log"
+        return refusal or " | ".join(lines[-_LOG_LINES_SHOWN:])
 
 
-def _refusal(line: str) -> str:
-    """Return what a line says if the node ended with it; else the line."""
+def _refusal(line: str) -> str | None:
+    """Return what the last line says if the node refused to start; else None."""
     try:
         entry = json.loads(line)
     except ValueError:
-        return line
-    return str(entry["message"]) if entry.get("level") == "critical" else line
+        return None
+    return str(entry["message"]) if entry.get("level") == "critical" else None
 
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:

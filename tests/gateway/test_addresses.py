@@ -7,7 +7,7 @@ import pytest
 from sluice.gateway.addresses import Address, parse_address, parse_addresses
 from sluice.gateway.errors import AddressError
 
-EXAMPLES = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
+EXAMPLES = "host:port, such as 127.0.0.1:40840, [::1]:40840 or node-a:40840"
 
 GOOD = [
     ("127.0.0.1:6900", Address("127.0.0.1", 6900), True),

@@ -115,7 +115,7 @@ REFUSED: list[tuple[SettingKind, tuple[object, ...], str]] = [
     (
         HostPort(port_min=1),
         ("a:0",),
-        "a port from 1 to 65535: host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900",
+        "a port from 1 to 65535: host:port, such as 127.0.0.1:40840, [::1]:40840 or node-a:40840",
     ),
     (
         Network(),

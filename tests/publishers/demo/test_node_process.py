@@ -69,7 +69,7 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(NodeNotStarted) as caught:
         NodeProcess(tmp_path / "node", tmp_path / "log", ["--ledger-key", "dsa:00"])
     assert caught.value.got == "exit status 2"
-    assert "ledger key 'dsa:00': got unknown kind 'dsa'" in caught.value.last_words
+    assert caught.value.last_words.startswith("sluice: ledger key 'dsa:00': got unknown kind 'dsa'")
     assert "\n" not in str(caught.value)
 
 

@@ -88,7 +88,7 @@ def test_a_former_name_is_taken_with_a_warning() -> None:
             {"gateways": "a:1,b"},
             (
                 "option 'gateways': got 'b', expected host:port, "
-                "such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
+                "such as 127.0.0.1:40840, [::1]:40840 or node-a:40840"
             ),
         ),
         (
