@@ -57,7 +57,7 @@ _KNOWN: Final = (
     (re.compile(r"DNS resolution failed|Domain name not found|Name or service not known"), _NO_NAME),
     (re.compile(r"WRONG_VERSION_NUMBER"), _NO_TLS),
     (re.compile(r"http1\.x server"), "that is an HTTP port, not gRPC"),
-    (re.compile(r"^Deadline Exceeded$"), "no answer in time"),
+    (re.compile(r"^Deadline Exceeded$|timed out before receiving SETTINGS"), "no answer in time"),
 )
 """gRPC's texts that can mean one thing only."""
 

@@ -146,6 +146,7 @@ def error(code: grpc.StatusCode, details: str | None) -> aio.AioRpcError:
             "Failed to connect: connect: No route to host (113)",
         ),
         ("DNS resolution failed for a:1: C-ares status is not ARES_SUCCESS", "the name does not resolve"),
+        ("connection attempt timed out before receiving SETTINGS frame", "no answer in time"),
         ("x" * 900, "x" * 500),
         ("two\nlines", "two\\nlines"),
         ("", "no details"),
