@@ -169,6 +169,7 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
         cleanup.callback(publishing.stop)
         publishing.begin()
         for reader in readers.values():
+            cleanup.callback(reader.abandon)
             reader.start()
         timeline = _Timeline(cluster, block_of, numbers, publishing, checks_proofs=mode == "full")
         publishing.start()
@@ -298,6 +299,11 @@ class _Publishing(threading.Thread):
     def _note(self, progress: JobProgress) -> None:
         self.progress = progress
 
+    @property
+    def is_stopping(self) -> bool:
+        """True once `stop` was called: the demo ends, finished or not."""
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Stop what still runs."""
         self._stopping.set()
@@ -350,7 +356,11 @@ class _Timeline(threading.Thread):
             for share, step in steps:
                 if self._await(self._numbers.start + int(share * len(self._numbers))):
                     step()
-        except (PublisherError, GatewayError, OSError, grpc.RpcError) as error:
+        except Exception as error:
+            if self._publishing.is_stopping:
+                return  # what the step needs is gone
+            if not isinstance(error, PublisherError | GatewayError | OSError | grpc.RpcError):
+                raise
             self.error = error
             self._show.happened(f"went wrong: {error}")
 

@@ -65,6 +65,7 @@ class Reader(threading.Thread, ABC):
         self.totals = ReadTotals()
         self.failure: Exception | None = None
         """The error that ended it early."""
+        self._is_abandoned = False
         self._nodes = tuple(nodes)
         self._source = source
         self._first = first
@@ -76,6 +77,13 @@ class Reader(threading.Thread, ABC):
             self._read()
         except (DatastreamError, GatewayError, PublisherError, OSError) as error:
             self.failure = error
+        except Exception:
+            if not self._is_abandoned:
+                raise
+
+    def abandon(self) -> None:
+        """Say nothing of what goes wrong from now on: the process ends, and what the reader needs with it."""
+        self._is_abandoned = True
 
     @abstractmethod
     def _read(self) -> None: ...

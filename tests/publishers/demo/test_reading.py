@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -53,6 +54,27 @@ def test_a_block_that_differs_is_counted(held: BlockStore) -> None:
         reader.start()
         reader.join(20)
     assert reader.totals.differing == 1
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_one_that_is_abandoned_ends_without_a_traceback(
+    held: BlockStore, monkeypatch: pytest.MonkeyPatch, is_abandoned: bool
+) -> None:
+    """As on Ctrl-C, when the interpreter ends while it reads."""
+    seen: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+
+    def source(number: int) -> Block:
+        if is_abandoned:
+            reader.abandon()
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    with ServerThread(held.streamer) as server:
+        reader = TcpReader("reader", [f"{server.host}:{server.port}"], source, 0, 2)
+        reader.start()
+        reader.join(20)
+    assert not reader.is_alive()
+    assert len(seen) == (0 if is_abandoned else 1)
 
 
 def test_both_go_on_at_the_next_node_and_count_nothing_twice(tmp_path: Path) -> None:
