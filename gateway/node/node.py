@@ -616,6 +616,7 @@ class Node:
             write_seconds=self._limits.history_write_seconds,
         )
         await self.sampler.look_at_disk()
+        self._cleanup.push_async_callback(self.sampler.close)
         self._watch(self.sampler.run())
 
     def _processes(self) -> list[tuple[str, int | None]]:

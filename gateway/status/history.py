@@ -53,6 +53,8 @@ FULL_IN_SECONDS_MAX: Final = 365 * 86_400.0
 """A disk that is full later is not filling."""
 
 _MAGIC: Final = b"sluice history 1\n"
+_UNIX_SECONDS_END: Final = 253_402_300_800
+"""The year 10000, which no clock shows."""
 _PACKED_BYTES_MAX: Final = SERIES_MAX * 2 * RING_SLOTS * 4 + 65_536
 _NAN: Final = math.nan
 
@@ -178,6 +180,11 @@ class History:
         sizes = [tuple(map(int, head[key])) for key, _ in history._rings()]
         if len(names) > SERIES_MAX or any(not 0 <= count <= RING_SLOTS for _, count in sizes):
             raise ValueError("more than a history has")
+        for (_, ring), (end, _) in zip(history._rings(), sizes, strict=True):
+            if not 0 <= end * ring.slot_seconds < _UNIX_SECONDS_END:
+                raise ValueError(f"a time that no clock shows: slot {end}")
+        if not all(map(str.isprintable, names)):
+            raise ValueError("a name that is no text")
         if len(numbers) != 4 * len(names) * sum(count for _, count in sizes):
             raise ValueError(f"{len(numbers)} bytes of numbers")
         at = 0
@@ -186,6 +193,8 @@ class History:
             for series, (_, count) in zip(found, sizes, strict=True):
                 series[name] = _unpacked(numbers[at : at + 4 * count])
                 at += 4 * count
+                if any(map(math.isinf, series[name])):
+                    raise ValueError(f"{name}: a number that nothing measures")
         for (_, ring), (end, _), series in zip(history._rings(), sizes, found, strict=True):
             ring.restore(end, series)
         return history

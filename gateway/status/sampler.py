@@ -3,7 +3,8 @@
 A shell around `status.history`. It measures nothing but the room on the disk: it reads the node's metrics and
 its report.
 
-    data_dir/history.bin    replaced once a minute, without a flush: a power failure may take it
+    data_dir/history.bin    replaced once a minute and at the stop, without a flush: a power failure may
+                            take it
 
 Without that file, and where it cannot be written, the node does all the same.
 """
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,6 +86,7 @@ class Sampler:
         self._stream_bytes = stream_bytes
         self._write_seconds = write_seconds
         self._is_failing = False
+        self._writing = threading.Lock()
         self._before = self._look()
         self._latency_before = _buckets(metrics.acknowledgement_latency_seconds)
         self._loop_lag_before = _buckets(metrics.event_loop_lag_seconds)
@@ -98,6 +101,10 @@ class Sampler:
             if time.monotonic() - written_at >= self._write_seconds:
                 written_at = time.monotonic()
                 await asyncio.to_thread(self._write, self.history.copy())
+
+    async def close(self) -> None:
+        """Write the file; after `run` has ended."""
+        await asyncio.to_thread(self._write, self.history.copy())
 
     async def look_at_disk(self) -> float | None:
         """Show the room on the disk, and return the free bytes; None: the folder does not say.
@@ -164,7 +171,8 @@ class Sampler:
 
     def _write(self, history: History) -> None:
         try:
-            replace_file(self._data_dir / HISTORY_NAME, history.pack(), flush=False)
+            with self._writing:  # the last one begins while an earlier one may be under way
+                replace_file(self._data_dir / HISTORY_NAME, history.pack(), flush=False)
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:

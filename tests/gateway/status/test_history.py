@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 import zlib
 
 import pytest
@@ -159,6 +160,10 @@ def test_every_cut_and_every_changed_byte_is_found() -> None:
         b'{"series": ["a"], "hour": [0, 2], "day": [0, 0]}\n' + bytes(7),
         b'{"series": ["a"], "hour": [Infinity, 0], "day": [0, 0]}\n',
         b"[" * 100_000 + b"\n",
+        b'{"series": ["a"], "hour": [100000000000000000000, 1], "day": [0, 0]}\n' + bytes(4),
+        b'{"series": ["a"], "hour": [-1, 1], "day": [0, 0]}\n' + bytes(4),
+        b'{"series": ["a"], "hour": [1, 1], "day": [0, 0]}\n' + struct.pack("<f", math.inf),
+        b'{"series": ["refused \\ud800"], "hour": [1, 1], "day": [0, 0]}\n' + bytes(4),
         bytes(2 << 20),
     ],
 )

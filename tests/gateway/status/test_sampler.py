@@ -128,6 +128,14 @@ async def test_a_node_goes_on_with_the_history_of_the_one_before(tmp_path: Path)
         assert ring.numbers("disk_free_bytes")[0] > 0
 
 
+async def test_a_node_that_stops_keeps_what_no_write_has_taken_yet(tmp_path: Path) -> None:
+    later = time.time() + 3600
+    async with running_node(tmp_path, NodeLimits(history_write_seconds=3600.0)) as node:
+        node.sampler.take(later, 123.0)
+        assert not (tmp_path / HISTORY_NAME).exists()
+    assert read_history(tmp_path).hour.numbers("disk_free_bytes")[-1] == 123.0
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense", History().pack()[:-3]])
 def test_a_damaged_file_is_forgotten_with_one_line(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
