@@ -214,7 +214,7 @@ def _stay(options: DemoOptions, result: DemoResult) -> None:
     """Run the nodes on until Ctrl-C."""
     with ExitStack() as running:
         with _Display(Console()) as display:  # its bars are gone before the lines below
-            cluster = running.enter_context(nodes_again(options, result.first_block, display))
+            cluster = running.enter_context(nodes_again(options, result, display))
         node = "" if cluster.grpc[0] == str(_default("grpc.address")) else f" --node {cluster.grpc[0]}"
         tcp = parse_address(cluster.tcp[0])
         first = f"next(iter_entries({tcp.host!r}, {tcp.port}, from_entry=0))"

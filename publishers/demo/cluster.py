@@ -16,7 +16,6 @@ from typing import Final
 from sluice.datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
 from sluice.gateway.cluster.control_client import ControlClient
 from sluice.gateway.cluster.failover import Failover, FailoverStep
-from sluice.gateway.cluster.role_keeper import ROLE_FILE_NAME
 from sluice.gateway.errors import GatewayError
 from sluice.publishers.demo.node_process import NodeProcess
 
@@ -49,7 +48,7 @@ class Cluster:
 
     def start(self, on_started: Callable[[int], None]) -> None:
         """Start all nodes at once; tell how many have started."""
-        roles = ("active", *("standby",) * (NODES - 1))
+        roles = ["active" if at == self.active else "standby" for at in range(NODES)]
         with ThreadPoolExecutor(NODES) as threads:
             starts = [threads.submit(self.start_one, at, role) for at, role in enumerate(roles)]
             for count, start in enumerate(as_completed(starts), 1):
@@ -72,14 +71,6 @@ class Cluster:
         self._processes[at] = NodeProcess(
             self._folder / name_of(at), self._folder / f"{name_of(at)}.log", words, is_bound=True
         )
-
-    def forget_roles(self) -> None:
-        """Have the first node be active again at the next start, and no other, whatever a failover decided.
-
-        All nodes are stopped, and have the same blocks.
-        """
-        for at in range(NODES):
-            (self._folder / name_of(at) / ROLE_FILE_NAME).unlink(missing_ok=True)
 
     def kill_active(self) -> int:
         """Kill the active node (SIGKILL); return its place."""

@@ -113,6 +113,8 @@ class DemoResult:
     folder: Path
     """Has `node-1/datastream.bin` and so on, `node-1.log`, `spark.log`."""
     source: Path
+    active_node: int
+    """The number of the node that is active at the end: 1 is `node-1`."""
 
     @property
     def block_count(self) -> int:
@@ -185,11 +187,11 @@ def run_demo(options: DemoOptions, show: Show) -> DemoResult:
 
 
 @contextmanager
-def nodes_again(options: DemoOptions, first_block: int, show: Show) -> Iterator[Cluster]:
-    """Start the nodes again on what they have after a demo; stop them at the end."""
-    arguments = _node_words(options, first_block)
+def nodes_again(options: DemoOptions, result: DemoResult, show: Show) -> Iterator[Cluster]:
+    """Start the nodes again on what they have after a demo, in their last roles; stop them at the end."""
+    arguments = _node_words(options, result.first_block)
     cluster = Cluster(options.folder, arguments, options.grpc, options.tcp)
-    cluster.forget_roles()
+    cluster.active = result.active_node - 1
     try:
         _start(cluster, show)
         yield cluster
@@ -433,6 +435,7 @@ def _result(
         verification_mode=mode,
         folder=options.folder,
         source=source,
+        active_node=cluster.active + 1,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,13 @@ def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path
             assert words[:3] == ["sluice", "block", "latest"]
             block = sluice(*words[1:], "--json")
             assert (block.returncode, json.loads(block.stdout)["number"]) == (0, 59), block.stderr
+            roles = [re.search(r"(node-\d) is (\w+): (http://\S+)", line) for line in said]
+            told = [found.groups() for found in roles if found is not None][-3:]
+            assert sorted(role for _, role, _ in told) == ["active", "standby", "standby"]
+            assert ("node-1", "standby") == told[0][:2]  # the demo has killed it, and another one took over
+            for _, role, page in told:
+                with urllib.request.urlopen(f"{page}/status.json") as answer:
+                    assert json.load(answer)["phase"] == role
             code = commands[2].partition('-c "')[2].rpartition('"')[0]
             entry = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             assert entry.stdout.startswith("Entry(")
@@ -281,6 +290,7 @@ RESULT = DemoResult(
     verification_mode="full",
     folder=FOLDER,
     source=FOLDER / "blocks",
+    active_node=1,
 )
 
 
