@@ -1,12 +1,15 @@
 """The guide that a node serves: docs/operations.md at `/operations`, the pages around it at `/guide/NAME`.
 
 Markdown in, HTML out, by markdown-it-py, which `rich` brings along. Links between the pages lead to the
-served pages; a link to another file of the repository is plain text. HTML in the Markdown is escaped.
+served pages; a link to another file of the repository is text, with the file's name. HTML in the Markdown
+is escaped.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -28,8 +31,9 @@ PAGES: Final = (
 """The pages of the guide."""
 _LINK: Final = re.compile(r"([a-z-]+)\.md(#[^#]*)?")
 _STYLE: Final = """
-body{max-width:58rem}pre{overflow-x:auto;padding:.6rem;background:var(--card);border-radius:6px}
-code{background:var(--card);padding:0 .2em}pre code{padding:0}a:not([href]){color:inherit}
+body{max-width:58rem}nav{margin-bottom:.8rem}h2{font-size:1.25rem}h3{font-size:1.05rem;margin:1.4rem 0 .4rem}
+pre{overflow-x:auto;padding:.6rem;background:var(--card);border-radius:6px}
+code{background:var(--card);padding:0 .2em}pre code{padding:0}
 .scroll{overflow-x:auto}td,th{border-bottom:1px solid var(--line)}td{min-width:6rem;overflow-wrap:normal}
 :target{scroll-margin-top:.6rem;background:var(--note)}
 """.strip()
@@ -51,19 +55,24 @@ def render_guide(markdown: str) -> str:
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
+    has_parts = sum(token.type == "heading_open" and token.tag == "h1" for token in tokens) > 1
     title, anchors = "", set[str]()
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
             heading = tokens[place + 1].content
+            if title and has_parts:  # the title alone is of the first level
+                token.tag = tokens[place + 2].tag = f"h{int(token.tag[1]) + 1}"
             title = title or heading
             token.attrSet("id", _anchor(heading, anchors))
-        for child in token.children or ():
-            if child.type == "link_open":
-                _set_link(child)
+        if token.children:
+            token.children = list(_linked(token.children))
     html = parser.renderer.render(tokens, parser.options, {})
-    html = html.replace("<table>", "<div class=scroll><table>").replace("</table>", "</table></div>")
+    html = html.replace("<table>", "<div class=scroll tabindex=0><table>").replace(
+        "</table>", "</table></div>"
+    )
+    html = html.replace("<pre>", "<pre tabindex=0>")  # what scrolls is reached with the keyboard
     links = " · ".join(f'<a href="{_address(name)}">{escape(name.replace("-", " "))}</a>' for name in PAGES)
-    head = f'<p><a href="/">status</a> · <span class=quiet>guide:</span> {links}</p>'
+    head = f'<nav><a href="/">status</a> · <span class=quiet>guide:</span> {links}</nav>'
     return document(f"Sluice: {title.lower()}", f"{head}\n{html}", style=_STYLE)
 
 
@@ -77,15 +86,28 @@ def _anchor(heading: str, anchors: set[str]) -> str:
     return found
 
 
-def _set_link(token: Token) -> None:
-    target = str(token.attrGet("href") or "")
-    if target.startswith(("#", "https://", "http://")):
-        return
-    page = _LINK.fullmatch(target)
-    if page is not None and page[1] in PAGES:
-        token.attrSet("href", f"{_address(page[1])}{page[2] or ''}")
-    else:
-        token.attrs.pop("href", None)
+def _linked(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Lead links to what the node serves; of others, the text and the file's name stay."""
+    from markdown_it.token import Token
+
+    file, label = "", ""
+    for token in tokens:
+        target = str(token.attrGet("href") or "")
+        page = _LINK.fullmatch(target)
+        if token.type == "link_open" and not target.startswith(("#", "https://", "http://")):
+            if page is None or page[1] not in PAGES:
+                file, label = posixpath.normpath(f"docs/{target.partition('#')[0]}"), ""
+                continue
+            token.attrSet("href", f"{_address(page[1])}{page[2] or ''}")
+        elif token.type == "link_close" and file:
+            if label.strip("/") not in file:
+                yield Token("text", "", 0, content=" (")
+                yield Token("code_inline", "code", 0, content=file)
+                yield Token("text", "", 0, content=")")
+            file = ""
+            continue
+        label += token.content
+        yield token
 
 
 def _address(name: str) -> str:

@@ -50,7 +50,7 @@ def test_chromium_shows_the_status_page(tmp_path: Path) -> None:
                 await browse(f"--screenshot={picture}", f"--window-size={size}", page)
                 assert picture.read_bytes().startswith(b"\x89PNG")
             guide = await browse("--dump-dom", f"{page}operations")
-            assert '<h2 id="a-node-is-behind">' in guide
+            assert '<h3 id="a-node-is-behind">' in guide
             return await browse("--dump-dom", page)
 
     document = asyncio.run(main())

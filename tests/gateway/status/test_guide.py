@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ def test_a_page_of_the_guide_comes_with_the_code_and_is_whole(name: str) -> None
     assert shipped.read_text("utf-8") == (DOCS / f"{name}.md").read_text("utf-8")
     page = Page(guide_page(name))
     assert "script" not in page.tags
-    assert page.tags.count("h1") >= 1
+    levels = [int(tag[1]) for tag in page.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels))
 
 
 def test_no_page_is_shipped_that_is_not_served() -> None:
@@ -56,6 +60,7 @@ def test_markdown_becomes_html_and_html_text() -> None:
         "# Title\n\nSome <b>text</b> & `<code>`.\n\n## A <part>\n\n### The end\n\n## The end\n\n"
         "| a | b |\n|---|---|\n| 1 | <script>alert(1)</script> |\n\n"
         "[in](#the-end) [page](archive.md#x) [guide](operations.md) [file](../README.md) "
+        "[keys](spec/tss.md#keys) [spec/tss.md](spec/tss.md) "
         "[out](https://example.org/?a=1&b=2) [bad](javascript:alert(1)) [worse](data:text/html,x)\n"
     )
     page = Page(html)
@@ -63,11 +68,19 @@ def test_markdown_becomes_html_and_html_text() -> None:
     for part in (
         '<h1 id="title">Title</h1>\n<p>Some &lt;b&gt;text&lt;/b&gt; &amp; <code>&lt;code&gt;</code>.</p>',
         '<h2 id="a-part">A &lt;part&gt;</h2>\n<h3 id="the-end">The end</h3>\n<h2 id="the-end-1">The end</h2>',
-        "<div class=scroll><table>",
+        "<div class=scroll tabindex=0><table>",
         "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td>",
         '<a href="#the-end">in</a> <a href="/guide/archive#x">page</a> <a href="/operations">guide</a>',
-        '<a>file</a> <a href="https://example.org/?a=1&amp;b=2">out</a>',
+        'file (<code>README.md</code>) keys (<code>docs/spec/tss.md</code>) spec/tss.md <a href="https://example.org/?a=1&amp;b=2">out</a>',
     ):
         assert part in html
     assert 'href="javascript' not in html
     assert 'href="data' not in html
+    assert "<a>" not in html
+
+
+def test_only_the_title_is_of_the_first_level() -> None:
+    html = render_guide("# Title\n\n# Part\n\n## Section\n")
+    assert '<h1 id="title">' in html
+    assert '<h2 id="part">' in html
+    assert '<h3 id="section">Section</h3>' in html
