@@ -116,7 +116,7 @@ _CHARTS: Final = (
 def charts(ring: Ring) -> str:
     """Return all charts of a ring as HTML; this takes some 10 ms."""
     if not ring.count:
-        return "<p>The first figures come within a few seconds.</p>"
+        return f"<p>The first figures come within {ring.slot_seconds} s.</p>"
     figures = "".join(_figure(ring, chart) for chart in _CHARTS)
     return f"<div class=charts>{figures}</div>{_reasons(ring)}"
 
@@ -142,7 +142,7 @@ def _figure(ring: Ring, chart: _Chart) -> str:
     return (
         f"<figure><figcaption>{escape(chart.title)}<div>{newest or '–'}{more}</div></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio=none role=img '
-        f'aria-label="{escape(chart.title)}">{paths}</svg>'
+        f'aria-label="{escape(chart.title)}, {escape(scale)}">{paths}</svg>'
         f"<div class=scale><span>{_clock(begin)}</span><span>{escape(scale)}</span>"
         f"<span>{_clock(end)}</span></div></figure>"
     )

@@ -30,7 +30,7 @@ from sluice.gateway.api import node_pb2_grpc
 from sluice.gateway.cluster.node_status import NodeAnswer, ask_node, said_as_text
 from sluice.gateway.errors import AddressError, GatewayError
 from sluice.gateway.status.node_report import NodeReport
-from sluice.gateway.status.status_page import document
+from sluice.gateway.status.status_page import document, moment
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
 from sluice.gateway.transport.failures import why_failed
@@ -45,6 +45,15 @@ FRESH_SECONDS: Final = 4.0
 READS_MAX: Final = 3
 """Root hashes read at once."""
 
+_HEADS: Final = (
+    *("node", "role", "ready", "last block on disk", "behind", "unacknowledged", "publishers", "chain"),
+)
+_STYLE: Final = """
+@media (max-width:40rem){.nodes tr:first-child{display:none}.nodes td,.wide .nodes td{display:block;padding:0;
+white-space:normal}.nodes tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
+.nodes td:empty{display:none}.nodes td[data-head]::before{content:attr(data-head) ": ";color:var(--quiet)}}
+""".strip()
+"""On a phone each node is a paragraph."""
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024))
 
 
@@ -239,31 +248,48 @@ def page_of(peer: str, http_address: str) -> str | None:
     return f"http://{served.reached_by(at.host)}/"
 
 
-def render_cluster(lines: Sequence[NodeLine]) -> str:
-    """Return the page as an HTML document."""
+def render_cluster(
+    lines: Sequence[NodeLine],
+    faults: Sequence[str] = (),
+    now_unix_seconds: float = 0.0,
+    *,
+    is_held: bool = False,
+) -> str:
+    """Return the page as an HTML document.
+
+    Args:
+        faults: of the cluster, as this node sees them.
+        is_held: the browser does not reload the page.
+    """
     highest = max((line.last for line in lines if line.last is not None), default=None)
-    heads = ("node", "role", "ready", "last block on disk", "behind", "unacknowledged", "publishers", "chain")
-    head = "".join(f"<th>{name}</th>" for name in heads)
+    head = "".join(f"<th scope=col>{name}</th>" for name in _HEADS)
     rows = "".join(_row(line, highest) for line in lines)
+    table = f"<table class=nodes><tr>{head}</tr>{rows}</table>"
     body = (
-        '<h1>Sluice: the cluster</h1><p><a href="/">this node</a> · <a href="/operations">operations</a></p>'
-        f"{_verdict(lines)}<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
+        f"<h1>Sluice: the cluster</h1>"
+        f"<div class=quiet>{moment(now_unix_seconds, '/cluster', is_held=is_held)}</div>"
+        '<nav><a href="/">this node</a> · <a href="/operations">operations</a></nav>'
+        f"{_verdict(lines, faults)}<div class=wide tabindex=0>{table}</div>"
     )
-    return document("Sluice: cluster", body, is_live=True)
+    return document("Sluice: cluster", body, is_live=not is_held, style=_STYLE)
 
 
-def _verdict(lines: Sequence[NodeLine]) -> str:
+def _verdict(lines: Sequence[NodeLine], faults: Sequence[str]) -> str:
     silent = sum(line.error is not None for line in lines)
     others = [line.address for line in lines if line.has_same_chain is False]
+    unready = [line.address for line in lines if line.is_ready is False]
     said = []
     if others:
         said.append(f"<p class=bad>Not the chain of this node: {escape(', '.join(others))}.</p>")
+    said += [f"<p class=note>{escape(fault[:1].upper() + fault[1:])}.</p>" for fault in faults]
+    if unready:
+        said.append(f"<p class=note>Not ready: {escape('; '.join(unready))}.</p>")
     if silent:
         said.append(f"<p class=note>{silent} of {len(lines)} nodes do not answer this one.</p>")
     if len(lines) == 1:
         said.append("<p>This node has no peers (setting <code>peers</code>).</p>")
     elif not said:
-        said.append("<p class=ok>All nodes answer, and none has another chain.</p>")
+        said.append("<p class=ok>All nodes answer and are ready, and none has another chain.</p>")
     return "".join(said)
 
 
@@ -283,7 +309,9 @@ def _row(line: NodeLine, highest: int | None) -> str:
         "" if line.publishers is None else f"{line.publishers:,}",
         _chain(line),
     )
-    return f"<tr><td>{name}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    named = zip(_HEADS[1:], cells, strict=True)
+    rest = "".join(f'<td data-head="{head}">{escape(cell)}</td>' for head, cell in named)
+    return f"<tr><td>{name}</td>{rest}</tr>"
 
 
 def _chain(line: NodeLine) -> str:

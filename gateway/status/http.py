@@ -67,7 +67,13 @@ _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _SOURCES: web.AppKey[PageSources] = web.AppKey("sources")
 _CHARTS: web.AppKey[DrawnCharts] = web.AppKey("charts")
 _NO_STORE = {"Cache-Control": "no-store"}
-_PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_PAGE_HEADERS = {
+    **_NO_STORE,
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+_ALL_HEADERS = {"X-Content-Type-Options": "nosniff", "Server": "sluice"}
 _STARTING_HEADERS = {**_NO_STORE, "Refresh": str(STARTING_SECONDS)}  # makes a browser ask again
 
 
@@ -189,6 +195,8 @@ def make_app(node: NodeView, sources: PageSources) -> web.Application:
     app.router.add_get("/cluster", _cluster)
     app.router.add_get("/operations", _guide)
     app.router.add_get("/guide/{name}", _guide)
+    app.router.add_get("/favicon.ico", _no_icon)
+    app.on_response_prepare.append(_add_headers)
     return app
 
 
@@ -290,9 +298,10 @@ async def _page(request: web.Request) -> web.Response:
     if sources.cluster is not None:
         sources.cluster.begin_look()  # the page does not wait for peers
         pages = sources.cluster.pages
-    over = request.query.get("over", "hour")
+    over, is_held = request.query.get("over", "hour"), _is_held(request)
     drawn = await request.app[_CHARTS].over(over)
-    return _html(render(report, drawn, sources.events(), sources.colours, over=over, pages=pages))
+    events = sources.events()
+    return _html(render(report, drawn, events, sources.colours, over=over, is_held=is_held, pages=pages))
 
 
 async def _cluster(request: web.Request) -> web.Response:
@@ -301,7 +310,8 @@ async def _cluster(request: web.Request) -> web.Response:
         return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
     if cluster is None:
         raise web.HTTPNotFound
-    return _html(render_cluster(await cluster.lines()))
+    lines, faults = await cluster.lines(), [text for _, text in report.cluster_faults]
+    return _html(render_cluster(lines, faults, report.now_unix_seconds, is_held=_is_held(request)))
 
 
 async def _guide(request: web.Request) -> web.Response:
@@ -309,6 +319,19 @@ async def _guide(request: web.Request) -> web.Response:
     if name not in PAGES:
         raise web.HTTPNotFound
     return _html(await asyncio.to_thread(guide_page, name))
+
+
+async def _no_icon(_: web.Request) -> web.Response:
+    """Browsers ask for an icon by themselves."""
+    return web.Response(status=204, headers={"Cache-Control": "max-age=86400"})
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_ALL_HEADERS)
+
+
+def _is_held(request: web.Request) -> bool:
+    return request.query.get("hold") == "on"
 
 
 def _html(page: str) -> web.Response:

@@ -1,13 +1,14 @@
 """The status page of a node, `/` on its HTTP address.
 
 Pure: a `NodeReport`, charts and events in, HTML out, without scripts or foreign resources; the browser
-reloads by itself.
+reloads by itself, unless the reader holds the page still (`?hold=on`).
 
     findings        problems first and in red, with since when and what to do; none: one green line; notes in
                     yellow
     race            the last 100 blocks as a ribbon, coloured by winner, and a legend
     figures         charts of the last hour; of the last day at `/?over=day`
-    events          role changes, failovers, refusals, timeouts, certificates, the front door
+    events          role changes, failovers, refusals, timeouts, certificates, the front door: the newest
+                    here, older ones at the end
     chain           first and last block, root hash, age of the last block
     publishers      those connected, and what each is doing
     readers         data-streamer clients, subscribers, and how far the slowest is behind
@@ -32,10 +33,13 @@ from sluice.gateway.status.events import Event
 from sluice.gateway.status.findings import slug
 from sluice.gateway.status.node_report import NodeReport
 
-__all__ = ["REFRESH_SECONDS", "Colours", "document", "render", "table"]
+__all__ = ["REFRESH_SECONDS", "Colours", "document", "moment", "render", "table"]
 
 REFRESH_SECONDS = 5
 """Time between two reloads by the browser; figures come as often."""
+
+EVENTS_SHOWN = 12
+"""Newest events; a reload would roll back a list that scrolls in itself, so older ones are at the end."""
 
 _COLOURS = 12
 _MARKS = 4
@@ -43,7 +47,7 @@ _MARKS = 4
 
 _STYLE = """
 :root{color-scheme:light dark;--text:#222;--back:#fff;--quiet:#666;--line:#ddd;--card:#f6f7f8;--link:#0b57d0;
---ok:#e6f4e6;--bad:#fdeaea;--note:#fff8e1;--l0:#1f6fb2;--l1:#c4561a;--l2:#5b8c1a}
+--ok:#e6f4e6;--bad:#fdeaea;--note:#fff8e1;--l0:#1f6fb2;--l1:#b34c14;--l2:#4a7515}
 @media (prefers-color-scheme:dark){:root{--text:#ddd;--back:#161819;--quiet:#9aa0a6;--line:#3a3d40;
 --card:#1f2224;--link:#8ab4f8;--ok:#1c2f1c;--bad:#3a1c1c;--note:#332b10;--l0:#6db3f2;--l1:#ff9d5c;--l2:#a5d65f}}
 *{box-sizing:border-box}
@@ -66,19 +70,23 @@ svg{display:block;width:100%;height:64px;border-bottom:1px solid var(--line);mar
 path{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke;stroke-linecap:round;stroke-linejoin:round}
 .l0{stroke:var(--l0)}.l1{stroke:var(--l1)}.l2{stroke:var(--l2)}
 .k0{color:var(--l0)}.k1{color:var(--l1)}.k2{color:var(--l2)}
-.charts+.quiet{margin-top:.5rem}.scale{display:flex;justify-content:space-between;font-size:.75rem;color:var(--quiet)}
+.charts+.quiet{margin-top:.5rem}.scale{display:flex;
+justify-content:space-between;gap:.4rem;font-size:.75rem;color:var(--quiet)}.scale span{white-space:nowrap}
+.scale span:nth-child(2){white-space:normal;text-align:center}
 .ribbon{display:flex;height:2.2rem;border-radius:4px;overflow:hidden;background:var(--card)}
 .ribbon i{flex:1 1 0;min-width:0}.ribbon i+i{border-left:1px solid var(--back)}
 .legend{list-style:none;margin:.4rem 0;padding:0;display:grid;gap:.1rem 1rem;
 grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
 .legend li{display:flex;align-items:baseline;gap:.4rem;min-width:0}
-.legend i,td i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
+.legend i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
 .legend span{min-width:0;max-height:2.9em;overflow:hidden}.legend b{margin-left:auto;flex:none}
-.events{max-height:22rem;overflow:auto;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
-.events td{font-size:.85rem}.short{white-space:nowrap}.trouble{color:var(--l1)}
+.events{border-top:1px solid var(--line);border-bottom:1px solid var(--line)}.events td{font-size:.85rem}
+.short{white-space:nowrap}.trouble{color:var(--l1)}
 @media (max-width:40rem){body{margin-top:.6rem;padding:0 .6rem}.events tr{display:block;padding:.2rem 0}
-.events td{display:inline;padding-right:.5rem}.ribbon i+i{border-left:0}
-.charts{grid-template-columns:1fr 1fr;gap:.4rem}figure{padding:.4rem .5rem}.scale{font-size:.65rem}}
+.events td{display:inline;padding-right:.5rem}.who td{display:block;padding:0}
+.who .short{color:var(--quiet);padding-bottom:.3rem}.ribbon i+i{border-left:0}
+.charts{grid-template-columns:1fr 1fr;gap:.4rem}
+figure{padding:.4rem .5rem}.scale{font-size:.68rem;gap:.25rem}}
 """.strip()
 _COLOUR_STYLE = "".join(
     f".c{at}{{background-color:{colour}}}"
@@ -127,6 +135,7 @@ def render(
     colours: Colours | None = None,
     *,
     over: str = "hour",
+    is_held: bool = False,
     pages: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page as an HTML document.
@@ -135,26 +144,28 @@ def render(
         charts: as HTML (`status.charts`).
         colours: of the publishers; None: each name's own.
         over: `hour` or `day`, the time that the charts show.
+        is_held: the browser does not reload the page.
         pages: addresses of peers, and where each has its page.
     """
     last = "no block yet" if report.last_block is None else f"block {report.last_block}"
     title = f"Sluice: {last}" if not report.problems else f"Sluice: {len(report.problems)} problems"
     body = "\n".join(
         (
-            _heading(report),
+            _heading(report, over, is_held=is_held),
             _problems(report),
             _notes(report),
             _section("Race", _race(report, colours or Colours())),
-            _figures(charts, over),
+            _figures(charts, over, is_held=is_held),
             _section("Events", _events(events)),
             _section("Chain", _chain(report)),
             _section("Publishers", _publishers(report)),
             _section("Readers", _readers(report)),
             _section("Peers", _peers(report, pages or {})),
             _section("Addresses", table(report.addresses)),
+            _older(events),
         )
     )
-    return document(title, body, is_live=True)
+    return document(title, body, is_live=not is_held)
 
 
 def document(title: str, body: str, *, is_live: bool = False, style: str = "") -> str:
@@ -169,19 +180,35 @@ def document(title: str, body: str, *, is_live: bool = False, style: str = "") -
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8>{refresh}"
         '<meta name=viewport content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}{_COLOUR_STYLE}{style}</style></head>\n"
-        f"<body>\n{body}\n</body></html>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
     )
 
 
-def _heading(report: NodeReport) -> str:
+def moment(now_unix_seconds: float, address: str, *, is_held: bool) -> str:
+    """Return when a page was made, and the link that holds it still or lets it go on.
+
+    Args:
+        address: of the page that reloads.
+    """
+    at = f"{datetime.fromtimestamp(now_unix_seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if is_held:
+        return f'{at}, held still · <a href="{escape(address)}">go on</a>'
+    held = f"{address}{'&' if '?' in address else '?'}hold=on"
+    return f'{at}, every {REFRESH_SECONDS} s · <a href="{escape(held)}">hold still</a>'
+
+
+def _page_address(over: str) -> str:
+    return "/?over=day" if over == "day" else "/"
+
+
+def _heading(report: NodeReport, over: str, *, is_held: bool) -> str:
     words = f"{report.phase} node, version {report.version}, verification {report.verification_mode}"
     links = '<a href="/operations">operations</a> · <a href="/status.json">status.json</a>'
     if report.peers:
         links = f'<a href="/cluster">cluster</a> · {links}'
-    at = datetime.fromtimestamp(report.now_unix_seconds, UTC)
+    at = moment(report.now_unix_seconds, _page_address(over), is_held=is_held)
     return (
-        f"<h1>Sluice</h1><div class=quiet>{escape(words)}</div>"
-        f"<div class=quiet>{at:%Y-%m-%d %H:%M:%S} UTC · {links}</div>"
+        f"<h1>Sluice</h1><div class=quiet>{escape(words)}</div><div class=quiet>{at}</div><nav>{links}</nav>"
     )
 
 
@@ -235,11 +262,13 @@ def _chain(report: NodeReport) -> str:
     )
 
 
-def _figures(charts: str, over: str) -> str:
-    hour, day = "the last hour", "the last day"
+def _figures(charts: str, over: str, *, is_held: bool) -> str:
+    hour, day = "The last hour", "the last day"
     if over == "day":
-        return _section_html(f'<a href="/">{hour}</a> · {day}', charts)
-    return _section_html(f'{hour} · <a href="/?over=day">{day}</a>', charts)
+        return _section_html(f'<a href="/{"?hold=on" if is_held else ""}">{hour}</a> · {day}', charts)
+    return _section_html(
+        f'{hour} · <a href="/?over=day{"&amp;hold=on" if is_held else ""}">{day}</a>', charts
+    )
 
 
 def _race(report: NodeReport, colours: Colours) -> str:
@@ -257,7 +286,7 @@ def _race(report: NodeReport, colours: Colours) -> str:
     )
     median = "" if report.median_seconds is None else f", median {duration(report.median_seconds)}"
     return (
-        f"<div class=ribbon>{cells}</div>"
+        f'<div class=ribbon role=img aria-label="The winner of each block, counted below">{cells}</div>'
         f"<div class=scale><span>block {report.race[0].number}</span>"
         f"<span>block {report.race[-1].number}</span></div>"
         f"<ul class=legend>{legend}</ul>"
@@ -269,6 +298,18 @@ def _race(report: NodeReport, colours: Colours) -> str:
 def _events(events: Sequence[Event]) -> str:
     if not events:
         return "<p>None since the node started.</p>"
+    older = len(events) - EVENTS_SHOWN
+    more = f'<div class=quiet><a href="#older">{older:,} older</a></div>' if older > 0 else ""
+    return f"{_event_table(events[:EVENTS_SHOWN])}{more}"
+
+
+def _older(events: Sequence[Event]) -> str:
+    if len(events) <= EVENTS_SHOWN:
+        return ""
+    return f"<section id=older><h2>Older events</h2>\n{_event_table(events[EVENTS_SHOWN:])}</section>"
+
+
+def _event_table(events: Sequence[Event]) -> str:
     rows = "".join(
         f"<tr><td class=short>{datetime.fromtimestamp(event.unix_seconds, UTC):%Y-%m-%d %H:%M:%S}</td>"
         f'<td class="short{" trouble" if event.is_trouble else ""}">{event.kind.value}</td>'
@@ -285,7 +326,7 @@ def _publishers(report: NodeReport) -> str:
         f"<tr><td>{escape(publisher.name)}</td><td class=short>{escape(publisher.doing)}</td></tr>"
         for publisher in report.publishers
     )
-    return f"<table>{rows}</table><div class=quiet>{size(report.inflight_bytes)} in flight</div>"
+    return f"<table class=who>{rows}</table><div class=quiet>{size(report.inflight_bytes)} in flight</div>"
 
 
 def _readers(report: NodeReport) -> str:
@@ -317,7 +358,7 @@ def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
         rows.append(("acknowledged when on", f"{report.min_standbys} of these as well"))
         rows += report.standbys
         rows.append(("not acknowledged yet", f"{report.awaiting_standbys} blocks"))
-    first = f"<tr><th>may be followed</th><td>{listed}</td></tr>"
+    first = f"<tr><th scope=row>may be followed</th><td>{listed}</td></tr>"
     return f'<table>{first}{_rows(rows)}</table><p><a href="/cluster">all nodes of the cluster</a></p>'
 
 
@@ -332,4 +373,6 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return "".join(
+        f"<tr><th scope=row>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows
+    )

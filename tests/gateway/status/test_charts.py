@@ -28,7 +28,7 @@ def figure(html: str, title: str) -> str:
 
 
 def test_without_a_sample_there_is_a_word() -> None:
-    assert charts(Ring(SAMPLE_SECONDS)) == "<p>The first figures come within a few seconds.</p>"
+    assert charts(Ring(SAMPLE_SECONDS)) == "<p>The first figures come within 5 s.</p>"
 
 
 def test_a_line_with_its_newest_number_and_its_scale() -> None:

@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 
 from sluice.gateway.addresses import Address
+from sluice.gateway.cluster.role_keeper import write_role
+from sluice.gateway.cluster.roles import RoleRecord
 from sluice.gateway.node.node import Node
 from sluice.gateway.status.cluster_page import FRESH_SECONDS, ClusterPage, NodeLine, page_of, render_cluster
 from tests.gateway.status.test_status_page import Page
@@ -49,6 +51,30 @@ async def test_each_node_shows_all_and_links_to_their_pages(tmp_path: Path) -> N
             assert f"{a.grpc_address} | active | yes | 3 | 0 | 0 | 0 | the same at block 3" in page.text
             assert f"{NOBODY} | does not answer: UNAVAILABLE" in page.text
             assert f'<a href="http://{a.http_address}/">{a.grpc_address}</a>' in await get(b, "/")
+
+
+async def test_a_cluster_with_two_active_nodes_is_not_called_good(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_role(tmp_path / name, RoleRecord("active"))  # as after a failover
+    async with (
+        running_node(tmp_path / "a") as a,
+        running_node(tmp_path / "b", peers=(a.grpc_address,)) as b,
+    ):
+        await until(lambda: b.reporter.report().cluster_faults)
+        page = Page(await get(b, "/cluster"))
+        assert f"Two nodes are active: {a.grpc_address} and this node." in page.text
+        assert "All nodes answer" not in page.text
+        assert "http-equiv=refresh" not in await get(b, "/cluster?hold=on")
+
+
+def test_a_node_that_is_not_ready_is_named() -> None:
+    lines = [
+        NodeLine("this node, a:1", role="active", is_ready=True, is_own=True),
+        NodeLine("b:1", is_ready=False),
+    ]
+    assert "Not ready: b:1." in Page(render_cluster(lines)).text
+    assert "All nodes answer and are ready" in Page(render_cluster([lines[0], lines[0]])).text
 
 
 async def test_a_node_with_another_chain_is_named(tmp_path: Path) -> None:

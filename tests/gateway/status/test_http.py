@@ -158,7 +158,7 @@ async def test_what_to_do_is_a_page_too() -> None:
     async with serving(FakeNode()) as get:
         status, kind, page = await get("/operations")
         assert (status, kind) == (200, "text/html; charset=utf-8")
-        assert '<h2 id="a-node-is-behind">A node is behind</h2>' in page
+        assert '<h3 id="a-node-is-behind">A node is behind</h3>' in page
         assert '<a href="/guide/archive#set-it-up">' in page
         status, kind, page = await get("/guide/archive")
         assert (status, kind) == (200, "text/html; charset=utf-8")
@@ -170,7 +170,8 @@ async def test_what_to_do_is_a_page_too() -> None:
 async def test_charts_are_drawn_once_for_all_browsers_and_anew_for_each_sample() -> None:
     history = History()
     drawn = DrawnCharts(history)
-    assert "The first figures come within a few seconds." in await drawn.over("hour")
+    assert "The first figures come within 5 s." in await drawn.over("hour")
+    assert "The first figures come within 120 s." in await drawn.over("day")
     for number in range(30):
         history.note(1_700_000_000 + 5 * number, {"blocks": 3.0 + number})
         again = await asyncio.gather(*(drawn.over("hour") for _ in range(5)))

@@ -97,7 +97,7 @@ def test_an_empty_node_says_so() -> None:
     text = Page(shown(EMPTY)).text
     assert text.startswith(
         "Sluice: no block yet | Sluice | active node, version 0.1.0, verification full | "
-        "2023-11-14 22:13:20 UTC · | operations | · | status.json | Ready"
+        "2023-11-14 22:13:20 UTC, every 5 s · | hold still | operations | · | status.json | Ready"
     )
     for words in (
         "The node holds no block yet.",
@@ -224,12 +224,25 @@ def test_the_charts_show_the_hour_or_the_day() -> None:
     for at in range(0, 400, 5):
         history.note(1_700_000_000.0 + at, {"blocks": float(at >= 395)})
     hour = render(BUSY, charts(history.hour))
-    assert 'the last hour · <a href="/?over=day">the last day</a>' in hour
+    assert 'The last hour · <a href="/?over=day">the last day</a>' in hour
     assert "blocks | 1.0 /s" in Page(hour).text
     day = render(BUSY, charts(history.day), over="day")
-    assert '<a href="/">the last hour</a> · the last day' in day
+    assert '<a href="/">The last hour</a> · the last day' in day
     assert "blocks | 0 /s" in Page(day).text
     assert render(BUSY, charts(history.hour), over="<b>") == hour
+
+
+def test_a_reader_may_hold_the_page_still() -> None:
+    """A reload takes the keyboard's place, and marked text, away."""
+    for over, live, held, other in (
+        ("hour", "/", "/?hold=on", "/?over=day&amp;hold=on"),
+        ("day", "/?over=day", "/?over=day&amp;hold=on", "/?hold=on"),
+    ):
+        assert f'<a href="{held}">hold still</a>' in render(BUSY, "", over=over)
+        still = render(BUSY, "", over=over, is_held=True)
+        assert "http-equiv=refresh" not in still
+        assert f'held still · <a href="{live}">go on</a>' in still
+        assert f'<a href="{other}">' in still
 
 
 def test_peers_are_links_where_their_page_is_known() -> None:
@@ -283,6 +296,45 @@ def test_events_have_times_kinds_and_counts() -> None:
         "2023-11-14 22:13:19 | role | the node is active  last_block=7"
     ) in Page(html).text
     assert "None since the node started." in Page(shown(BUSY)).text
+
+
+def test_only_the_newest_events_are_in_the_middle_of_the_page() -> None:
+    events = [Event(1_700_000_000.0 - at, EventTopic.BLOCK, f"event {at}", True) for at in range(40)]
+    html = shown(BUSY, events)
+    assert '<a href="#older">28 older</a>' in html
+    newest, older = html.split("<section id=older>")
+    assert "event 11<" in newest
+    assert "event 12<" not in newest
+    assert "event 12<" in older
+    assert "event 39<" in older
+    assert "older" not in Page(shown(BUSY, events[:12])).text
+
+
+def luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(digit * 2 for digit in colour)
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_all_text_can_be_read_on_light_and_dark() -> None:
+    """WCAG AA: 4.5 to 1."""
+    light, dark = re.findall(r":root\{([^}]*)\}", shown(BUSY))
+    for theme in (light, dark):
+        colours = {name: luminance(colour) for name, colour in re.findall(r"--(\w+):#(\w+)", theme)}
+        for text, backs in (
+            ("text", ("back", "card", "ok", "bad", "note")),
+            ("link", ("back", "card", "note", "bad")),
+            ("quiet", ("back", "card")),
+            ("l0", ("back", "card")),
+            ("l1", ("back", "card")),
+            ("l2", ("back", "card")),
+        ):
+            for back in backs:
+                low, high = sorted((colours[text], colours[back]))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, (text, back)
 
 
 def test_the_keys_of_status_json_are_a_promise() -> None:

@@ -105,7 +105,7 @@ def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path
             roles = [re.search(r"(node-\d) is (\w+): (http://\S+)", line) for line in said]
             told = [found.groups() for found in roles if found is not None][-3:]
             assert sorted(role for _, role, _ in told) == ["active", "standby", "standby"]
-            assert ("node-1", "standby") == told[0][:2]  # the demo has killed it, and another one took over
+            assert told[0][:2] == ("node-1", "standby")  # the demo has killed it, and another one took over
             for _, role, page in told:
                 with urllib.request.urlopen(f"{page}/status.json") as answer:
                     assert json.load(answer)["phase"] == role
