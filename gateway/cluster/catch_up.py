@@ -251,7 +251,7 @@ class CatchUp:
             return None
         if self.stalled_count < self.rules.stalled_attempts_max or (self.target is None and not self.live):
             return None
-        aim = "to its peers" if self.target is None else f"to block {self.target}"
+        aim = f"to block {self.target}" if self.distance(self._next_number) else "to its peers"
         return (
             f"the node does not come closer {aim}: {self.stalled_count} attempts without a further block, "
             f"the last one with {self._reason}"

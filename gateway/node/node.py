@@ -593,6 +593,7 @@ class Node:
             keeper=self.keeper,
             term=self.term,
             cluster=self._cluster,
+            peers=self._peers,
             tcp_server=self._tcp_server,
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,

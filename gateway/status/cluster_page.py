@@ -285,7 +285,8 @@ def _verdict(lines: Sequence[NodeLine], faults: Sequence[str]) -> str:
     if unready:
         said.append(f"<p class=note>Not ready: {escape('; '.join(unready))}.</p>")
     if silent:
-        said.append(f"<p class=note>{silent} of {len(lines)} nodes do not answer this one.</p>")
+        verb = "does" if silent == 1 else "do"
+        said.append(f"<p class=note>{silent} of {len(lines)} nodes {verb} not answer this one.</p>")
     if len(lines) == 1:
         said.append("<p>This node has no peers (setting <code>peers</code>).</p>")
     elif not said:

@@ -6,7 +6,8 @@ what the log says, and a place that logs has nothing more to do.
 
 Invariants
   - Each kind keeps its last `EVENTS_KEPT` events: who causes many of one kind takes no other away.
-  - Lines with one message and party that follow each other within a minute are one event with a count.
+  - Lines with one message and party that follow each other within a minute are one event with a count, though
+    others of the kind come between: ten publishers that fail together are ten events.
   - The handler gets the lines of its process: nodes that share one, as in tests, have each other's events.
 """
 
@@ -108,8 +109,8 @@ class _Kept:
 
     def follows(self, last: _Kept) -> bool:
         """Return whether it is the same again."""
-        is_same = (self.message, self.party) == (last.message, last.party)
-        return is_same and self.unix_seconds - last.unix_seconds < SAME_SECONDS
+        mine, others = ((one.message, one.party, one.is_trouble) for one in (self, last))
+        return mine == others and self.unix_seconds - last.unix_seconds < SAME_SECONDS
 
 
 class EventRing(logging.Handler):
@@ -128,8 +129,10 @@ class EventRing(logging.Handler):
         found, kept = fields_of(record), self._kept[kind]
         party = next((str(found[name]) for name in _PARTIES if name in found), "")
         event = _Kept(message, party, found, record.created, record.levelno >= logging.WARNING)
-        if kept and event.follows(kept[-1]):
-            event.count += kept.pop().count
+        same = next((place for place, last in enumerate(kept) if event.follows(last)), None)
+        if same is not None:
+            event.count += kept[same].count
+            del kept[same]
         kept.append(event)
 
     def events(self) -> list[Event]:

@@ -61,6 +61,7 @@ class NodeReporter:
         keeper: RoleKeeper,
         term: TermKeeper | None,
         cluster: ClusterWatch,
+        peers: Sequence[str],
         tcp_server: StreamServer,
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
@@ -83,6 +84,7 @@ class NodeReporter:
         self._keeper = keeper
         self._term = term
         self._cluster = cluster
+        self._peers = tuple(peers)
         self._tcp_server = tcp_server
         self._subscribers = subscribers
         self._certificates = certificates
@@ -151,7 +153,7 @@ class NodeReporter:
             tcp_slowest_bytes=self._tcp_server.lag_bytes,
             subscribers=self._subscribers.stream_count,
             subscriber_lag_blocks=self._subscribers.lag_blocks,
-            peers=tuple(map(str, settings.peers)),
+            peers=tuple(self._peers),
             followed=self._following.followed,
             distance_blocks=self._following.distance,
             cluster_faults=tuple(self._cluster.faults.items()),

@@ -297,6 +297,19 @@ def test_a_follower_whose_peers_are_away_has_one() -> None:
     )
 
 
+def test_a_follower_that_has_all_that_it_was_told_of_does_not_come_closer_to_its_peers() -> None:
+    """Not to a block that it has."""
+    machine = CatchUp((A,), RULES, live=True)
+    machine.step(0, 0)
+    machine.told(A, 0, 4, 0)
+    for count in range(4):  # the first one brought the blocks
+        machine.step(7, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "gone", 7, count * 1_000)
+    assert (machine.target, machine.distance(7)) == (4, 0)
+    assert machine.problem is not None
+    assert machine.problem.startswith("the node does not come closer to its peers: ")
+
+
 def test_what_a_followed_peer_says_later_is_a_distance() -> None:
     machine = CatchUp((A,), RULES, live=True)
     machine.told(A, 0, 4, 5)

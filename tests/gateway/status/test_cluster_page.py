@@ -46,7 +46,7 @@ async def test_each_node_shows_all_and_links_to_their_pages(tmp_path: Path) -> N
             html = await get(b, "/cluster")
             page = Page(html)
             assert f'<a href="http://{a.http_address}/">{a.grpc_address}</a>' in html
-            assert "1 of 3 nodes do not answer this one." in page.text
+            assert "1 of 3 nodes does not answer this one." in page.text
             assert f"this node, {b.grpc_address} | standby | yes | 3 | 0 | 0 | 0" in page.text
             assert f"{a.grpc_address} | active | yes | 3 | 0 | 0 | 0 | the same at block 3" in page.text
             assert f"{NOBODY} | does not answer: UNAVAILABLE" in page.text

@@ -92,6 +92,21 @@ def test_the_same_again_and_again_is_one_event_with_a_count(ring: EventRing) -> 
     ]
 
 
+def test_publishers_that_fail_in_turn_are_an_event_each(ring: EventRing) -> None:
+    for number in range(40):
+        log.warning("stream ended", extra=fields(publisher=f"p{number % 4}", status="PERSISTENCE_FAILED"))
+    assert [event.count for event in ring.events()] == [10, 10, 10, 10]
+    assert "publisher=p3" in ring.events()[0].text
+
+
+def test_a_standby_that_comes_back_is_another_event_than_its_leaving(ring: EventRing) -> None:
+    for peer in ("b:1", "c:1"):
+        log.warning("standby", extra=fields(peer=peer, what="does not report: gone"))
+    for peer in ("b:1", "c:1"):
+        log.info("standby", extra=fields(peer=peer, what="reports block 7"))
+    assert [event.is_trouble for event in ring.events()] == [False, False, True, True]
+
+
 def test_who_causes_many_events_of_one_kind_takes_no_other_away(ring: EventRing) -> None:
     log.info("the node is a standby", extra=fields(followed="b:1"))
     for number in range(1_000):

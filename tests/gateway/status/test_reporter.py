@@ -13,6 +13,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.node.node import Node
 from sluice.gateway.node.rules import NodeLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
+from tests.serving import free_port
 
 BLOCKS = make_blocks(4)
 
@@ -61,6 +62,15 @@ async def test_operators_are_told_the_address_that_others_use(tmp_path: Path) ->
         assert where(node) == ("node-a.example:40840", f"node-a.example:{port}")
     async with running_node(tmp_path, subscriber_address=Address("127.0.0.1", 0)) as node:
         assert where(node) == (str(node.grpc_address), str(node.subscriber_address))
+
+
+async def test_a_node_is_no_peer_of_itself(tmp_path: Path) -> None:
+    """All nodes of a cluster may have one configuration."""
+    own, other = Address("127.0.0.1", free_port()), Address("127.0.0.1", 1)
+    async with running_node(tmp_path, grpc_address=own, peers=(own, other)) as node:
+        assert node.reporter.report().peers == (str(other),)
+    async with running_node(tmp_path, grpc_address=own, peers=(own,)) as node:
+        assert node.reporter.report().peers == ()
 
 
 async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path) -> None:
