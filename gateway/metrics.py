@@ -205,6 +205,8 @@ class Metrics:
         "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
     )
 
+    stream_bytes = _gauge("sluice_stream_bytes", "Length of the stream files.")
+
     # Free is what an ordinary user may take.
     disk_free_bytes = _gauge("sluice_disk_free_bytes", "Free bytes of the file system of data_dir.")
     disk_size_bytes = _gauge("sluice_disk_size_bytes", "Size of the file system of data_dir.")

@@ -607,13 +607,18 @@ class Node:
 
     async def _make_sampler(self) -> None:
         data_dir = self.settings.data_dir
+
+        def stream_bytes() -> int:
+            return sum(each.committed.total_length for each in self.store.streamers)
+
+        self.metrics.stream_bytes.set_function(stream_bytes)
         self.sampler = Sampler(
             await asyncio.to_thread(read_history, data_dir),
             data_dir,
             self.metrics,
             report=self.reporter.report,
             won=lambda: self.conductor.acknowledging.history.blocks,
-            stream_bytes=lambda: sum(each.committed.total_length for each in self.store.streamers),
+            stream_bytes=stream_bytes,
             write_seconds=self._limits.history_write_seconds,
         )
         await self.sampler.look_at_disk()

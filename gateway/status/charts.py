@@ -25,8 +25,10 @@ from typing import Final
 
 from sluice.gateway.status.history import PEAKS, RING_SLOTS, Ring, full_in_seconds
 
-__all__ = ["charts", "duration", "size"]
+__all__ = ["block_count", "charts", "duration", "size"]
 
+DAYS_NAMED_SECONDS: Final = 12 * 3_600
+"""A longer chart names the days of its ends: a day begins and ends at the same time."""
 POINTS_MAX: Final = 120
 """Points of a line: a chart is some 300 pixels wide."""
 _SPANS: Final = (60, 120, 240, 480, RING_SLOTS)
@@ -80,8 +82,10 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.{0 if per_second >= 100 else 1}f} /s"
 
 
-def _blocks(number: float) -> str:
-    return f"{number:,.0f} blocks"
+def block_count(number: float) -> str:
+    """Return a number of blocks in words."""
+    words = f"{number:,.0f}"
+    return f"{words} block" if words == "1" else f"{words} blocks"
 
 
 _CHARTS: Final = (
@@ -106,7 +110,7 @@ _CHARTS: Final = (
             _Line("standby_lag_blocks", "standbys"),
             _Line("catch_up_blocks", "this node"),
         ),
-        _blocks,
+        block_count,
     ),
     _Chart("disk free", (_Line("disk_free_bytes"),), size, 2),
     _Chart("event loop late, p99", (_Line("loop_lag_p99_seconds"),), duration),
@@ -138,13 +142,14 @@ def _figure(ring: Ring, chart: _Chart) -> str:
         seconds = full_in_seconds(ring.numbers("disk_free_bytes"), ring.slot_seconds)
         more = "" if seconds is None else f" <b>full in {duration(seconds)}</b> if it goes on so"
     begin, end = ((ring.end - _span(ring)) * ring.slot_seconds, ring.end * ring.slot_seconds)
+    clock = "%a %H:%M" if end - begin > DAYS_NAMED_SECONDS else "%H:%M"
     scale = f"0 to {chart.words(top)}" if known else "nothing measured"
     return (
         f"<figure><figcaption>{escape(chart.title)}<div>{newest or '–'}{more}</div></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio=none role=img '
         f'aria-label="{escape(chart.title)}, {escape(scale)}">{paths}</svg>'
-        f"<div class=scale><span>{_clock(begin)}</span><span>{escape(scale)}</span>"
-        f"<span>{_clock(end)}</span></div></figure>"
+        f"<div class=scale><span>{_clock(begin, clock)}</span><span>{escape(scale)}</span>"
+        f"<span>{_clock(end, clock)}</span></div></figure>"
     )
 
 
@@ -263,5 +268,5 @@ def _path(points: Sequence[float], top: float, width: int) -> str:
     return "".join(words)
 
 
-def _clock(unix_seconds: float) -> str:
-    return f"{datetime.fromtimestamp(unix_seconds, UTC):%H:%M}"
+def _clock(unix_seconds: float, form: str) -> str:
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):{form}}"

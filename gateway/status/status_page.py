@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from sluice.gateway.status.charts import duration, size
+from sluice.gateway.status.charts import block_count, duration, size
 from sluice.gateway.status.events import Event
 from sluice.gateway.status.findings import slug
 from sluice.gateway.status.node_report import NodeReport
@@ -79,7 +79,8 @@ justify-content:space-between;gap:.4rem;font-size:.75rem;color:var(--quiet)}.sca
 grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
 .legend li{display:flex;align-items:baseline;gap:.4rem;min-width:0}
 .legend i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
-.legend span{min-width:0;max-height:2.9em;overflow:hidden}.legend b{margin-left:auto;flex:none}
+.legend span{min-width:0;display:-webkit-box;-webkit-line-clamp:2;-webkit-box-orient:vertical;overflow:hidden}
+.legend b{margin-left:auto;flex:none}
 .events{border-top:1px solid var(--line);border-bottom:1px solid var(--line)}.events td{font-size:.85rem}
 .short{white-space:nowrap}.trouble{color:var(--l1)}
 @media (max-width:40rem){body{margin-top:.6rem;padding:0 .6rem}.events tr{display:block;padding:.2rem 0}
@@ -335,7 +336,7 @@ def _readers(report: NodeReport) -> str:
             ("data-streamer clients", str(report.tcp_clients)),
             ("the slowest is behind by", size(report.tcp_slowest_bytes)),
             ("subscribers", str(report.subscribers)),
-            ("the slowest is behind by", f"{report.subscriber_lag_blocks} blocks"),
+            ("the slowest is behind by", block_count(report.subscriber_lag_blocks)),
         )
     )
 
@@ -346,7 +347,7 @@ def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
     listed = ", ".join(_peer(peer, pages) for peer in report.peers) or "none"
     rows = [("followed now", report.followed or "none")]
     if report.distance_blocks is not None:
-        rows.append(("behind by", f"{report.distance_blocks} blocks"))
+        rows.append(("behind by", block_count(report.distance_blocks)))
     if (election := report.election) is not None:
         held = (
             "nobody"
@@ -357,7 +358,7 @@ def _peers(report: NodeReport, pages: Mapping[str, str]) -> str:
     if report.min_standbys:
         rows.append(("acknowledged when on", f"{report.min_standbys} of these as well"))
         rows += report.standbys
-        rows.append(("not acknowledged yet", f"{report.awaiting_standbys} blocks"))
+        rows.append(("not acknowledged yet", block_count(report.awaiting_standbys)))
     first = f"<tr><th scope=row>may be followed</th><td>{listed}</td></tr>"
     return f'<table>{first}{_rows(rows)}</table><p><a href="/cluster">all nodes of the cluster</a></p>'
 

@@ -27,7 +27,7 @@ coordinator_away election_epoch event_loop_lag_seconds flush_seconds
 flushes_total inflight_bytes last_block messages_refused_total min_standbys pages_healed_total
 processor_wait_seconds_total publishers ready role scrub_pass_end_seconds scrubbed_bytes_total
 standby_wait_seconds standbys stray_messages_total subscriber_blocks_sent_total
-subscriber_lag_blocks subscriber_sent_bytes_total subscribers tcp_clients tcp_lag_bytes
+stream_bytes subscriber_lag_blocks subscriber_sent_bytes_total subscribers tcp_clients tcp_lag_bytes
 tcp_sent_bytes_total tls_certificate_end_seconds tls_renewal_failed verification_mode_info
 """
 """The names without `sluice_`."""

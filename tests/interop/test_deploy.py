@@ -315,6 +315,15 @@ def test_alerts_of_a_cluster_fire_for_it_and_another_cluster_hides_none() -> Non
     expect_success("promtool", "test", "rules", str(Path(__file__).with_name("alerts_test.yml")))
 
 
+def test_prometheus_takes_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "sluice.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(queries)} rules found" in expect_success("promtool", "check", "rules", str(path))
+
+
 def test_the_constraints_are_within_the_bounds_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sluice.gateway.status.charts import charts, duration, size
-from sluice.gateway.status.history import RING_SLOTS, SAMPLE_SECONDS, Ring
+from sluice.gateway.status.charts import block_count, charts, duration, size
+from sluice.gateway.status.history import DAY_SLOT_SECONDS, RING_SLOTS, SAMPLE_SECONDS, Ring
 
 AT = 340_000_008  # a slot, in which a point begins: 2023-11-14 22:14:00 UTC
 
@@ -114,3 +114,17 @@ def test_times_in_words(seconds: float, words: str) -> None:
 )
 def test_sizes_in_words(size_bytes: int, words: str) -> None:
     assert size(size_bytes) == words
+
+
+def test_a_day_begins_and_ends_with_the_name_of_a_day() -> None:
+    ring = Ring(DAY_SLOT_SECONDS)
+    for slot in range(RING_SLOTS):
+        ring.add(AT * SAMPLE_SECONDS // DAY_SLOT_SECONDS + slot, {"blocks": 1.0})
+    assert re.search(
+        r"<span>Tue \d\d:\d\d</span><span>0 to 1.0 /s</span><span>Wed \d\d:\d\d</span>", charts(ring)
+    )
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 blocks"), (1, "1 block"), (1234, "1,234 blocks")])
+def test_numbers_of_blocks_in_words(number: int, words: str) -> None:
+    assert block_count(number) == words

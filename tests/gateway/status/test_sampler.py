@@ -57,6 +57,8 @@ async def test_a_sample_has_what_the_node_measured_since_the_last(tmp_path: Path
         assert skipped == blocks  # one each, in the same time
         grown_bytes = node.store.streamer.committed.total_length - before_bytes
         assert written == pytest.approx(blocks * grown_bytes)
+        length = node.metrics.registry.get_sample_value("sluice_stream_bytes")
+        assert length == node.store.streamer.committed.total_length
         won = node.conductor.acknowledging.history.blocks[-1]
         assert newest(history, "latency_p50_seconds") == won.seconds == newest(history, "latency_p99_seconds")
         assert newest(history, "disk_free_bytes") == 9e8

@@ -143,7 +143,7 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
         "winners of the last 2 blocks; from header to acknowledgement, median 5.1 ms",
         "alice | sends block 1201 | 3.0 MiB in flight",
         "data-streamer clients | 12 | the slowest is behind by | 2.0 KiB",
-        "subscribers | 3 | the slowest is behind by | 1 blocks",
+        "subscribers | 3 | the slowest is behind by | 1 block",
         "may be followed | 192.0.2.7:40840 | followed now | 192.0.2.7:40840 | behind by | 4 blocks",
         "blocks | 2.0 /s",
         "disk free | 931.3 GiB",
