@@ -269,7 +269,7 @@ def render_cluster(
         f"<h1>Sluice: the cluster</h1>"
         f"<div class=quiet>{moment(now_unix_seconds, '/cluster', is_held=is_held)}</div>"
         '<nav><a href="/">this node</a> · <a href="/operations">operations</a></nav>'
-        f"{_verdict(lines, faults)}<div class=wide tabindex=0>{table}</div>"
+        f"{_verdict(lines, faults)}<div class=wide role=region aria-label=nodes tabindex=0>{table}</div>"
     )
     return document("Sluice: cluster", body, is_live=not is_held, style=_STYLE)
 

@@ -76,10 +76,10 @@ justify-content:space-between;gap:.4rem;font-size:.75rem;color:var(--quiet)}.sca
 .ribbon{display:flex;height:2.2rem;border-radius:4px;overflow:hidden;background:var(--card)}
 .ribbon i{flex:1 1 0;min-width:0}.ribbon i+i{border-left:1px solid var(--back)}
 .legend{list-style:none;margin:.4rem 0;padding:0;display:grid;gap:.1rem 1rem;
-grid-template-columns:repeat(auto-fill,minmax(min(100%,15rem),1fr))}
+grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr))}
 .legend li{display:flex;align-items:baseline;gap:.4rem;min-width:0}
 .legend i{flex:none;display:inline-block;width:.9rem;height:.9rem;border-radius:2px;align-self:center}
-.legend span{min-width:0;display:-webkit-box;-webkit-line-clamp:2;-webkit-box-orient:vertical;overflow:hidden}
+.legend span{min-width:0;display:-webkit-box;-webkit-line-clamp:3;-webkit-box-orient:vertical;overflow:hidden}
 .legend b{margin-left:auto;flex:none}
 .events{border-top:1px solid var(--line);border-bottom:1px solid var(--line)}.events td{font-size:.85rem}
 .short{white-space:nowrap}.trouble{color:var(--l1)}
@@ -157,7 +157,7 @@ def render(
             _notes(report),
             _section("Race", _race(report, colours or Colours())),
             _figures(charts, over, is_held=is_held),
-            _section("Events", _events(events)),
+            _section("Events", _events(events, over)),
             _section("Chain", _chain(report)),
             _section("Publishers", _publishers(report)),
             _section("Readers", _readers(report)),
@@ -194,8 +194,11 @@ def moment(now_unix_seconds: float, address: str, *, is_held: bool) -> str:
     at = f"{datetime.fromtimestamp(now_unix_seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if is_held:
         return f'{at}, held still · <a href="{escape(address)}">go on</a>'
-    held = f"{address}{'&' if '?' in address else '?'}hold=on"
-    return f'{at}, every {REFRESH_SECONDS} s · <a href="{escape(held)}">hold still</a>'
+    return f'{at}, every {REFRESH_SECONDS} s · <a href="{escape(_held(address))}">hold still</a>'
+
+
+def _held(address: str) -> str:
+    return f"{address}{'&' if '?' in address else '?'}hold=on"
 
 
 def _page_address(over: str) -> str:
@@ -265,11 +268,12 @@ def _chain(report: NodeReport) -> str:
 
 def _figures(charts: str, over: str, *, is_held: bool) -> str:
     hour, day = "The last hour", "the last day"
-    if over == "day":
-        return _section_html(f'<a href="/{"?hold=on" if is_held else ""}">{hour}</a> · {day}', charts)
-    return _section_html(
-        f'{hour} · <a href="/?over=day{"&amp;hold=on" if is_held else ""}">{day}</a>', charts
+    other = _page_address("hour" if over == "day" else "day")
+    link = escape(_held(other) if is_held else other)
+    title = (
+        f'<a href="{link}">{hour}</a> · {day}' if over == "day" else f'{hour} · <a href="{link}">{day}</a>'
     )
+    return _section_html(title, charts)
 
 
 def _race(report: NodeReport, colours: Colours) -> str:
@@ -296,11 +300,12 @@ def _race(report: NodeReport, colours: Colours) -> str:
     )
 
 
-def _events(events: Sequence[Event]) -> str:
+def _events(events: Sequence[Event], over: str) -> str:
     if not events:
         return "<p>None since the node started.</p>"
     older = len(events) - EVENTS_SHOWN
-    more = f'<div class=quiet><a href="#older">{older:,} older</a></div>' if older > 0 else ""
+    held = escape(_held(_page_address(over)))  # with a fragment in its address, a page does not reload
+    more = f'<div class=quiet><a href="{held}#older">{older:,} older</a></div>' if older > 0 else ""
     return f"{_event_table(events[:EVENTS_SHOWN])}{more}"
 
 

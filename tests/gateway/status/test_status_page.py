@@ -301,7 +301,7 @@ def test_events_have_times_kinds_and_counts() -> None:
 def test_only_the_newest_events_are_in_the_middle_of_the_page() -> None:
     events = [Event(1_700_000_000.0 - at, EventTopic.BLOCK, f"event {at}", True) for at in range(40)]
     html = shown(BUSY, events)
-    assert '<a href="#older">28 older</a>' in html
+    assert '<a href="/?hold=on#older">28 older</a>' in html
     newest, older = html.split("<section id=older>")
     assert "event 11<" in newest
     assert "event 12<" not in newest
