@@ -7,7 +7,8 @@ what the log says, and a place that logs has nothing more to do.
 Invariants
   - Each kind keeps its last `EVENTS_KEPT` events: who causes many of one kind takes no other away.
   - Lines with one message and party that follow each other within a minute are one event with a count, though
-    others of the kind come between: ten publishers that fail together are ten events.
+    others of the kind come between: ten publishers that fail together are ten events. The steps of a failover
+    stay apart.
   - The handler gets the lines of its process: nodes that share one, as in tests, have each other's events.
 """
 
@@ -129,7 +130,9 @@ class EventRing(logging.Handler):
         found, kept = fields_of(record), self._kept[kind]
         party = next((str(found[name]) for name in _PARTIES if name in found), "")
         event = _Kept(message, party, found, record.created, record.levelno >= logging.WARNING)
-        same = next((place for place, last in enumerate(kept) if event.follows(last)), None)
+        is_step = not event.is_trouble and kind in (EventTopic.ROLE, EventTopic.FAILOVER)
+        before = () if is_step else enumerate(kept)
+        same = next((place for place, last in before if event.follows(last)), None)
         if same is not None:
             event.count += kept[same].count
             del kept[same]

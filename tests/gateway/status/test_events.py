@@ -107,6 +107,14 @@ def test_a_standby_that_comes_back_is_another_event_than_its_leaving(ring: Event
     assert [event.is_trouble for event in ring.events()] == [False, False, True, True]
 
 
+def test_each_step_of_a_failover_is_an_event(ring: EventRing) -> None:
+    for change in ("drain", "stand by"):
+        log.info("asked to change", extra=fields(change=change, peer="ipv4:127.0.0.1:5000"))
+    for _ in range(20):
+        log.warning("control call refused", extra=fields(peer="ipv4:192.0.2.1:5000"))
+    assert [event.count for event in ring.events()] == [20, 1, 1]
+
+
 def test_who_causes_many_events_of_one_kind_takes_no_other_away(ring: EventRing) -> None:
     log.info("the node is a standby", extra=fields(followed="b:1"))
     for number in range(1_000):
