@@ -8,15 +8,16 @@ A shell: `ClusterPage` asks the peers of this node when somebody looks, with the
     10.0.0.6:40840     standby  yes    1199                1       0               the same at block 1199
     10.0.0.7:40840     does not answer: UNAVAILABLE: …
 
-A peer's name is a link where its page is known: a peer says at which address it serves HTTP. There is no link
-if it serves its own machine only and is on another one, or if it is no Sluice node.
+A peer's name is a link where its page is known: a peer says at which address it serves HTTP. The link stays
+while the peer does not answer. There is none if it serves its own machine only and is on another one, or if
+it is no Sluice node.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from typing import Final
@@ -146,8 +147,12 @@ class ClusterPage:
             self._looking.cancel()
 
     async def _look(self) -> None:
+        known = self.pages
         try:
-            self._lines = tuple(await asyncio.gather(*map(self._ask, self._peers)))
+            lines = await asyncio.gather(*map(self._ask, self._peers))
+            self._lines = tuple(
+                line if line.error is None else replace(line, page=known.get(line.address)) for line in lines
+            )
             self._looked_at = asyncio.get_running_loop().time()
         finally:
             self._looking = None

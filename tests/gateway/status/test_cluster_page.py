@@ -88,6 +88,18 @@ async def test_a_node_with_another_chain_is_named(tmp_path: Path) -> None:
             assert "| 1 | 2 | 0 | 0 | ANOTHER at block 1" in page.text
 
 
+async def test_the_link_to_a_peer_stays_while_it_does_not_answer(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "b") as b:
+        async with running_node(tmp_path / "a") as a:
+            view = ClusterPage(b.reporter.report, b.store, [str(a.grpc_address)])
+            await view.lines()
+            page = view.pages[str(a.grpc_address)]
+        view._looked_at = -FRESH_SECONDS
+        _, gone = await view.lines()
+        assert gone.error is not None
+        assert (gone.page, view.pages) == (page, {str(a.grpc_address): page})
+
+
 async def test_a_node_that_is_ahead_is_compared_at_the_last_block_here(tmp_path: Path) -> None:
     async with running_node(tmp_path / "a") as a, running_node(tmp_path / "b") as b:
         await published(a)
