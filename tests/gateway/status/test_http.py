@@ -154,6 +154,34 @@ async def test_a_standby_is_ready_but_not_for_publishers() -> None:
         )
 
 
+async def test_pages_let_nothing_in_and_browsers_find_no_error() -> None:
+    server = await start_http(FakeNode(), ANY_PORT)
+    async with aiohttp.ClientSession(f"http://{server.address}") as session:
+        for path in ("/", "/?over=day&hold=on", "/?over=" + "x" * 7_000, "/operations", "/guide/archive"):
+            async with session.get(path) as answer:
+                assert answer.status == 200
+                policy = answer.headers["Content-Security-Policy"]
+                for words in ("default-src 'none'", "frame-ancestors 'none'", "form-action 'none'"):
+                    assert words in policy
+                assert answer.headers["Referrer-Policy"] == "no-referrer"
+                length = len(await answer.read())
+            async with session.head(path) as answer:
+                assert answer.status == 200
+                assert "Content-Security-Policy" in answer.headers
+            assert length > 1_000
+        for path, status in (("/favicon.ico", 204), ("/metrics", 200), ("/readyz", 200), ("/none", 404)):
+            async with session.get(path) as answer:
+                assert answer.status == status
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert answer.headers["Server"] == "sluice"
+        for method in ("POST", "PUT", "DELETE", "TRACE"):
+            async with session.request(method, "/") as answer:
+                assert answer.status == 405
+        async with session.get("/", headers={"If-None-Match": "*", "Range": "bytes=0-9"}) as answer:
+            assert answer.status == 200
+    await server.close()
+
+
 async def test_what_to_do_is_a_page_too() -> None:
     async with serving(FakeNode()) as get:
         status, kind, page = await get("/operations")
