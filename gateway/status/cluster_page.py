@@ -50,11 +50,12 @@ _HEADS: Final = (
     *("node", "role", "ready", "last block on disk", "behind", "unacknowledged", "publishers", "chain"),
 )
 _STYLE: Final = """
-@media (max-width:40rem){.nodes tr:first-child{display:none}.nodes td,.wide .nodes td{display:block;padding:0;
+.wide .nodes th,.wide .nodes td:last-child{white-space:normal}
+@media (max-width:52rem){.nodes tr:first-child{display:none}.nodes td,.wide .nodes td{display:block;padding:0;
 white-space:normal}.nodes tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
 .nodes td:empty{display:none}.nodes td[data-head]::before{content:attr(data-head) ": ";color:var(--quiet)}}
 """.strip()
-"""On a phone each node is a paragraph."""
+"""Where the table is too wide, each node is a paragraph."""
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024))
 
 

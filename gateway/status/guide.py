@@ -31,10 +31,12 @@ PAGES: Final = (
 """The pages of the guide."""
 _LINK: Final = re.compile(r"([a-z-]+)\.md(#[^#]*)?")
 _STYLE: Final = """
-body{max-width:58rem}nav{margin-bottom:.8rem}h2{font-size:1.25rem}h3{font-size:1.05rem;margin:1.4rem 0 .4rem}
+p,ul,ol,pre{max-width:58rem}nav{margin-bottom:.8rem}
+h2{font-size:1.25rem}h3{font-size:1.05rem;margin:1.4rem 0 .4rem}
 pre{overflow-x:auto;padding:.6rem;background:var(--card);border-radius:6px}
 code{background:var(--card);padding:0 .2em}pre code{padding:0}
-.scroll{overflow-x:auto}td,th{border-bottom:1px solid var(--line)}td{min-width:6rem;overflow-wrap:normal}
+.scroll{overflow-x:auto}td,th{border-bottom:1px solid var(--line)}td{min-width:4.5rem;overflow-wrap:normal}
+td:last-child{min-width:14rem}
 :target{scroll-margin-top:.6rem;background:var(--note)}
 """.strip()
 
