@@ -79,12 +79,6 @@ def check_result(result: dict[str, Any], folder: Path, count: int) -> None:
     assert processes_about(folder) == []
 
 
-def last_role(log: Path) -> str:
-    """The role that a node logged last."""
-    lines = map(json.loads, log.read_text().splitlines())
-    return str([line["role"] for line in lines if line["message"] == "role"][-1])
-
-
 @pytest.mark.slow
 def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
@@ -112,9 +106,6 @@ def test_its_nodes_run_on_until_ctrl_c_and_can_be_read_as_it_says(tmp_path: Path
             code = commands[2].partition('-c "')[2].rpartition('"')[0]
             entry = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             assert entry.stdout.startswith("Entry(")
-            assert [last_role(folder / f"node-{at}.log") for at in (1, 2, 3)] == [
-                *("active", "standby", "standby")
-            ]
             process.send_signal(signal.SIGINT)
             assert process.wait(STOP_SECONDS) == 0
         finally:
