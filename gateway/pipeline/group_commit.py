@@ -13,7 +13,8 @@ A group has its own flushes in two cases:
   block settles the root hash of the block before it (`BlockStore.settle`).
 - The group before it has several blocks: blocks come faster than they can be written one by one, and more of
   them gather during the flush. They gather on for some milliseconds while the event loop is busy: on a fast
-  disk a group would have two blocks, and its commit would take as long as their checks.
+  disk a group would have two blocks, and its commit would take as long as their checks. The more blocks the
+  group before had, the longer may the event loop rest in between.
 
 Invariants
   - One group at a time is begun, in the order of the queue.
@@ -134,19 +135,23 @@ class GroupCommit:
                 group, took_ns, failure = await loop.run_in_executor(self._thread, self._commit_here, loop)
                 if group is not None:
                     self._on_stored(group, took_ns, 2)
-                    if len(group.attempts) > 1:
-                        await self._gather()
+                    await self._gather(len(group.attempts) - 1)
             if failure is not None:
                 self._give_up(failure)
             elif self._store.snapshot_due:
                 await loop.run_in_executor(self._thread, self._store.write_snapshot)
         self.is_running, self._running = False, None
 
-    async def _gather(self) -> None:
-        """Let blocks gather while the event loop has much to do."""
+    async def _gather(self, further_count: int) -> None:
+        """Let blocks gather while the event loop has much to do.
+
+        Args:
+            further_count: the blocks of the last group beyond its first.
+        """
         limits, idle_turns = self._limits, 0
         give_up_at_ns = self._now_ns() + limits.gather_ns
-        while idle_turns < GATHER_IDLE_TURNS and (turn_ns := self._now_ns()) < give_up_at_ns:
+        most_turns = GATHER_IDLE_TURNS * further_count
+        while idle_turns < most_turns and (turn_ns := self._now_ns()) < give_up_at_ns:
             await asyncio.sleep(0)
             idle_turns = idle_turns + 1 if self._now_ns() - turn_ns < limits.idle_turn_ns else 0
 
