@@ -20,7 +20,7 @@ IDLE_TURN_NS: Final = 100_000
 GATHER_IDLE_TURNS: Final = 40
 """...and after so many in a row, for each block beyond the first of the last group, nothing more is on the
 way: a block waits no longer. So a backlog is committed in large groups, and blocks at half that pace in small
-ones: a node takes a fifth more small blocks from publishers, and two fifths more from a peer, with the same
+ones: a node takes a tenth more small blocks from publishers, and two fifths more from a peer, with the same
 latency."""
 
 RELEASED_BLOCKS_MAX: Final = 64
