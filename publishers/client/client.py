@@ -191,6 +191,11 @@ class PublishClient:
         """Return the report so far."""
         return self._machine.report()
 
+    def is_stored(self, number: int) -> bool:
+        """Return whether a block is known to be stored."""
+        through = self._machine.safe_through
+        return through is not None and number <= through
+
     def stop(self) -> None:
         """Finish the block in flight, end the stream (RESET), and end."""
         if self._finish is None:

@@ -37,13 +37,18 @@ def run_with_thread(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT
 
 
 async def paced(
-    blocks: AsyncIterator[Block], per_second: float, *, opened_at: float | None
+    blocks: AsyncIterator[Block],
+    is_stored: Callable[[int], bool],
+    per_second: float,
+    *,
+    opened_at: float | None,
 ) -> AsyncIterator[Block]:
     """Yield each block when it is due, or by chance up to half an interval later.
 
-    So do consensus nodes: none is always the first.
+    So do consensus nodes: none is always the first. Blocks that are stored already take no time.
 
     Args:
+        is_stored: returns whether a block is known to be stored.
         opened_at: when the race began, in seconds since 1970. From there all racing publishers get
             PACE_LEAD_SECONDS to connect; then they have the same beats, though they began a moment apart.
             None: times count from the first block that is asked for.
@@ -65,8 +70,11 @@ async def paced(
             return
         came_at = loop.time()
         started += max(0.0, min(came_at - asked_at, came_at - (started + count / per_second)))
-        due = started + (count + random.uniform(0, 0.5)) / per_second
-        await asyncio.sleep(max(0.0, due - loop.time()))
+        if is_stored(block.number) and came_at < started + count / per_second:
+            started -= 1 / per_second  # the next block has the beat of this one
+        else:
+            due = started + (count + random.uniform(0, 0.5)) / per_second
+            await asyncio.sleep(max(0.0, due - loop.time()))
         count += 1
         yield block
 

@@ -25,8 +25,9 @@ __all__ = ["Pace", "Racer", "race"]
 
 log = logging.getLogger(__name__)
 
-Pace = Callable[[AsyncIterator[Block]], AsyncIterator[Block]]
-"""A delay of the blocks of one publisher: takes them, and yields each when it is due."""
+Pace = Callable[[AsyncIterator[Block], Callable[[int], bool]], AsyncIterator[Block]]
+"""A delay of the blocks of one publisher: takes them, and whether one is stored, and yields each when it is
+due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ async def race(
     """
     if len(racers) == 1:
         client = _client(racers[0], options, on_client)
-        return [await client.publish(_paced(source, pace))]
+        return [await client.publish(_paced(source, pace, client))]
     pump = _Pump(source, len(racers), ahead_bytes_max)
     pumping = asyncio.create_task(pump.run())
     runs = [
@@ -159,15 +160,15 @@ def _client(
     return client
 
 
-def _paced(source: AsyncIterable[Block], pace: Pace | None) -> AsyncIterable[Block]:
-    return source if pace is None else pace(aiter(source))
+def _paced(source: AsyncIterable[Block], pace: Pace | None, client: PublishClient) -> AsyncIterable[Block]:
+    return source if pace is None else pace(aiter(source), client.is_stored)
 
 
 async def _run(
     client: PublishClient, racer: Racer, lane: _Lane, pace: Pace | None
 ) -> PublishReport | PublishFailed:
     try:
-        return await client.publish(_paced(lane, pace))
+        return await client.publish(_paced(lane, pace, client))
     except PublishFailed as error:
         log.warning("%s leaves the race: %s", racer.publisher_id, error.reason)
         return error

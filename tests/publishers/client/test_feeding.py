@@ -87,6 +87,10 @@ async def test_nothing_at_all() -> None:
     assert await numbers_of(prepared) == []
 
 
+def nothing_stored(number: int) -> bool:
+    return False
+
+
 async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
@@ -99,7 +103,7 @@ async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.Monke
 
     async def run(opened_at: float | None) -> list[int]:
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        blocks = paced(source(), per_second=0.001, opened_at=opened_at)
+        blocks = paced(source(), nothing_stored, per_second=0.001, opened_at=opened_at)
         return [block.number async for block in blocks]
 
     for opened_at, lead_seconds in ((time.time(), PACE_LEAD_SECONDS), (None, 0.0)):
@@ -125,8 +129,30 @@ async def test_after_a_wait_for_blocks_there_is_no_burst(monkeypatch: pytest.Mon
 
     wait = asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert [block.number async for block in paced(source(), 100, opened_at=None)] == list(range(11))
+    assert [block.number async for block in paced(source(), nothing_stored, 100, opened_at=None)] == list(
+        range(11)
+    )
     assert asked[-1] > 0.05  # the tenth is due a tenth of a second after the first of them
+
+
+async def test_stored_blocks_take_no_time_and_the_next_one_has_their_beat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    async def source() -> AsyncIterator[Block]:
+        for number in range(1_000):
+            yield Block(number, ())
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    blocks = paced(source(), lambda number: 1 <= number < 990, per_second=0.001, opened_at=None)
+    assert [block.number async for block in blocks] == list(range(1_000))
+    assert len(asked) == 11  # the first, before anything is known, and the last ten
+    for count, seconds in enumerate(asked):
+        assert count * 1000 - 1 <= seconds <= count * 1000 + 500
 
 
 async def test_a_clock_that_differs_neither_delays_nor_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,5 +168,6 @@ async def test_a_clock_that_differs_neither_delays_nor_bursts(monkeypatch: pytes
     for apart_seconds, lead_seconds in ((600.0, PACE_LEAD_SECONDS), (-600.0, 0.0)):
         asked.clear()
         opened_at = time.time() + apart_seconds
-        assert [block.number async for block in paced(source(), 1000, opened_at=opened_at)] == [0]
+        paced_blocks = paced(source(), nothing_stored, 1000, opened_at=opened_at)
+        assert [block.number async for block in paced_blocks] == [0]
         assert lead_seconds - 0.5 <= asked[0] <= lead_seconds + 0.01
