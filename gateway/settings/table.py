@@ -262,7 +262,7 @@ class Settings:
         WholeNumber(0, 64),
         0,
         "The most processes that check proofs; there are several only while blocks wait, as when a node "
-        "catches up. 0 means one for each processor, up to four. Each takes 40 MB.",
+        "catches up. 0 means one for each processor but one, up to four. Each takes 40 MB.",
         unit="processes",
     )
 

@@ -15,8 +15,8 @@ Acknowledgements wait for the process, so it has the node's priority, but yields
     does not start, or not get ready     is checked here, in a thread: no block is to blame
     did not, within the last seconds     is checked here, and no other process is started
 
-A node that follows its network has one process. While it catches up, blocks wait, and each further processor
-gets a process of its own (`ProofProcesses`).
+A node that follows its network has one process. While it catches up, blocks wait, and each processor but the
+event loop's gets a process of its own (`ProofProcesses`).
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ class ProofProcesses:
     """The proof processes of one node: one, and more while blocks wait.
 
     Args:
-        count_max: the most processes; 0: one for each processor, up to PROCESSES_AUTO_MAX.
+        count_max: the most processes; 0: one for each processor but the event loop's, up to
+            PROCESSES_AUTO_MAX. On two processors two processes are a fifth slower than one.
         make: makes one.
     """
 
@@ -221,7 +222,7 @@ class ProofProcesses:
         *,
         idle_seconds: float = PROCESS_IDLE_SECONDS,
     ) -> None:
-        self._count_max = count_max or min(usable_processors(), PROCESSES_AUTO_MAX)
+        self._count_max = count_max or min(max(1, usable_processors() - 1), PROCESSES_AUTO_MAX)
         self._make = make
         self._idle_seconds = idle_seconds
         self._processes = [make()]
