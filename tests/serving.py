@@ -93,11 +93,11 @@ class ServeProcess:
         """Return the output of this run."""
         return self._log_path.read_text("utf-8")
 
-    def logged(self, message: str) -> list[dict[str, Any]]:
-        """Return the complete log lines of this run with a message."""
+    def logged(self, *messages: str) -> list[dict[str, Any]]:
+        """Return the complete log lines of this run with one of these messages."""
         whole = self.log_text().rpartition("\n")[0]
         lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["message"] == message]
+        return [line for line in lines if line["message"] in messages]
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal."""
