@@ -272,7 +272,8 @@ class _Request:
     "blocks_per_second",
     type=_SECONDS,
     metavar="BLOCKS",
-    help="Offer at most so many blocks a second, as a network would. Default: no limit.",
+    help="Offer at most so many blocks a second, as a network would; stored ones take no time. "
+    "Default: no limit.",
 )
 @click.option(
     "--sink-option",
