@@ -9,6 +9,7 @@ Invariants
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -153,7 +154,7 @@ class BlockHasher:
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
         self._root_layout: RootLayout = root_layout
-        self._trees: dict[int, StreamingTree] = {}  # those that have leaves
+        self._trees: defaultdict[int, StreamingTree] = defaultdict(StreamingTree)  # those that have leaves
         self._header: Header | None = None
         self._footer: Footer | None = None
         self._record_file: bytes | None = None
@@ -367,7 +368,7 @@ def _other_than_body(kinds: Sequence[int]) -> Collection[int]:
 
 
 def hash_into(
-    trees: dict[int, StreamingTree],
+    trees: defaultdict[int, StreamingTree],
     items: Sequence[bytes],
     kinds: Sequence[int],
     subtree_of_kind: dict[int, int],
@@ -382,15 +383,8 @@ def hash_into(
         for kind, item in zip(kinds, items, strict=True):
             subtree = subtree_of_kind[kind]
             if subtree != NOT_HASHED:
-                _tree_of(trees, subtree).push(leaf_hash(item))
+                trees[subtree].push(leaf_hash(item))
         return
     for subtree, hashes in enumerate(leaf_hashes(items, kinds, subtree_of_kind, SUBTREE_COUNT)):
         if hashes:
-            _tree_of(trees, subtree).extend(hashes)
-
-
-def _tree_of(trees: dict[int, StreamingTree], subtree: int) -> StreamingTree:
-    tree = trees.get(subtree)
-    if tree is None:
-        tree = trees[subtree] = StreamingTree()
-    return tree
+            trees[subtree].extend(hashes)

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from sluice.gateway.blocks.errors import ItemError
 from sluice.gateway.cluster.limits import ClusterLimits
+from sluice.gateway.cluster.peer_ranges import HeldCall
 from sluice.gateway.cluster.ranges import RangeRules
 from sluice.gateway.node.rules import NodeLimits
 from sluice.publishers.blocks.maker import key_of_seed
 from tests.gateway.cluster.test_peer_follower import peers, spoiled, until, until_block
+from tests.gateway.cluster.test_ranges import plan_of
 from tests.gateway.fake_peer import Code, FakePeer, Response, Script, end_of, fake_peer, items_of, whole
 from tests.gateway.store.test_block_store import logged
 from tests.nodes import make_blocks, running_node, stream_bytes
@@ -147,6 +150,26 @@ async def test_a_rogue_among_them_is_named_and_the_others_go_on(
         assert node.following.problem is None
     assert {one["peer"] for one in logged(log, "peer dropped")} == {rogue.address}, "for one range or two"
     assert stream_bytes(tmp_path / "a") == stream_bytes(tmp_path / "b")
+
+
+async def test_nothing_is_read_behind_an_item_set_of_no_valid_form() -> None:
+    """It takes no room in the plan's account, and a liar could send such messages for ever."""
+    error = ItemError("item set", "no items", "at least one")
+    messages: list[ItemError] = []
+
+    class Call:
+        async def read(self) -> ItemError:
+            await asyncio.sleep(0)
+            messages.append(error)
+            return error
+
+    plan = plan_of("a:1", "b:1")
+    assert plan.next_for("a:1") is not None
+    held = HeldCall(Call(), plan, 0, asyncio.Event().wait, lambda: None)
+    async with asyncio.timeout(10):
+        assert not await held.fill()
+        assert await held.read() is error
+    assert messages == [error]
 
 
 async def test_a_peer_whose_blocks_are_all_forged_is_to_blame_for_them_alone(

@@ -87,22 +87,32 @@ async def test_nothing_at_all() -> None:
     assert await numbers_of(prepared) == []
 
 
+WAIT = asyncio.sleep
+"""The real one."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of each sleep of the event loop, which takes no time."""
+    seconds_asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        seconds_asked.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return seconds_asked
+
+
 def nothing_stored(number: int) -> bool:
     return False
 
 
-async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        asked.append(seconds)
-
+async def test_paced_blocks_are_sent_when_they_are_due(asked: list[float]) -> None:
     async def source() -> AsyncIterator[Block]:
         for number in range(5):
             yield Block(number, ())
 
     async def run(opened_at: float | None) -> list[int]:
-        monkeypatch.setattr(asyncio, "sleep", sleep)
         blocks = paced(source(), nothing_stored, per_second=0.001, opened_at=opened_at)
         return [block.number async for block in blocks]
 
@@ -114,40 +124,26 @@ async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.Monke
             assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500
 
 
-async def test_after_a_wait_for_blocks_there_is_no_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_wait_for_blocks_there_is_no_burst(asked: list[float]) -> None:
     """Ten blocks come after a second in which a hundred would have been due."""
-    asked: list[float] = []
 
     async def source() -> AsyncIterator[Block]:
         yield Block(0, ())
-        await wait(1.0)
+        await WAIT(1.0)
         for number in range(1, 11):
             yield Block(number, ())
 
-    async def sleep(seconds: float) -> None:
-        asked.append(seconds)
-
-    wait = asyncio.sleep
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     assert [block.number async for block in paced(source(), nothing_stored, 100, opened_at=None)] == list(
         range(11)
     )
     assert asked[-1] > 0.05  # the tenth is due a tenth of a second after the first of them
 
 
-async def test_stored_blocks_take_no_time_and_the_next_one_has_their_beat(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        asked.append(seconds)
-
+async def test_stored_blocks_take_no_time_and_the_next_one_has_their_beat(asked: list[float]) -> None:
     async def source() -> AsyncIterator[Block]:
         for number in range(1_000):
             yield Block(number, ())
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     blocks = paced(source(), lambda number: 1 <= number < 990, per_second=0.001, opened_at=None)
     assert [block.number async for block in blocks] == list(range(1_000))
     assert len(asked) == 11  # the first, before anything is known, and the last ten
@@ -155,16 +151,10 @@ async def test_stored_blocks_take_no_time_and_the_next_one_has_their_beat(
         assert count * 1000 - 1 <= seconds <= count * 1000 + 500
 
 
-async def test_a_clock_that_differs_neither_delays_nor_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        asked.append(seconds)
-
+async def test_a_clock_that_differs_neither_delays_nor_bursts(asked: list[float]) -> None:
     async def source() -> AsyncIterator[Block]:
         yield Block(0, ())
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     for apart_seconds, lead_seconds in ((600.0, PACE_LEAD_SECONDS), (-600.0, 0.0)):
         asked.clear()
         opened_at = time.time() + apart_seconds
